@@ -1,0 +1,21 @@
+"""di4c: discrete diffusion teachers distilled into few-step mixture students.
+
+`load(ref)` gives a model to sample from or to ask for probabilities; everything else is behind the `di4c` command.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from di4c_cli.model import Model
+
+__version__ = "0.1.0"
+__all__ = ["__version__", "load"]
+
+
+def load(ref: str, **options: Any) -> Model:
+    """Load a teacher or student by name, Hub id, folder or file (see `di4c_cli.model.load`)."""
+    from di4c_cli.model import load as load_model
+
+    return load_model(ref, **options)
