@@ -1,0 +1,28 @@
+"""Forward processes: how data is corrupted, and the exact reverse step given p(x0|xt)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from di4c_cli.errors import UserError
+from di4c_cli.process.base import Process, RowLogProbs, all_rows
+from di4c_cli.process.gaussian import Gaussian
+from di4c_cli.process.markov import Markov
+from di4c_cli.process.masked import SCHEDULES, Masked
+from di4c_cli.process.uniform import Uniform
+
+KINDS: dict[str, type[Process]] = {"masked": Masked, "gaussian": Gaussian, "uniform": Uniform}
+
+__all__ = ["SCHEDULES", "Gaussian", "Markov", "Masked", "Process", "RowLogProbs", "Uniform", "all_rows", "build"]
+
+
+def build(config: dict[str, Any]) -> Process:
+    """The process described by a config.json entry with its `type`."""
+    options = dict(config)
+    kind = options.pop("type", None)
+    if kind not in KINDS:
+        raise UserError(f"Unknown process type '{kind}'.", f"Known: {', '.join(KINDS)}.")
+    try:
+        return KINDS[kind](**options)
+    except TypeError as error:
+        raise UserError(f"Bad {kind} process settings: {error}.", "Check the model's config.json.") from error

@@ -1,0 +1,112 @@
+"""Network + process + λ = p(x0|xt; λ), with hidden states and head kept apart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from di4c_cli.errors import UserError
+from di4c_cli.noise import Noise
+from di4c_cli.process import Process, all_rows
+
+DISTRIBUTIONS = ("uniform", "normal")
+
+
+@dataclass(frozen=True)
+class Latent:
+    """The mixture variable λ: `dim` numbers, uniform on [0, 1) or standard normal."""
+
+    dim: int = 1
+    distribution: str = "uniform"
+
+    def __post_init__(self) -> None:
+        if self.distribution not in DISTRIBUTIONS:
+            raise UserError(
+                f"Unknown latent distribution '{self.distribution}'.", f"Choose one of {', '.join(DISTRIBUTIONS)}."
+            )
+
+    def draw(self, noise: Noise, *count: int) -> Tensor:
+        """`(B, *count)` for a scalar λ, `(B, *count, dim)` for a vector."""
+        shape = count if self.dim == 1 else (*count, self.dim)
+        return noise.uniform(*shape) if self.distribution == "uniform" else noise.normal(*shape)
+
+
+class Prediction:
+    """p(x0|xt; λ) for one batch: the body has run, the head runs only where it is asked."""
+
+    def __init__(self, network: nn.Module, process: Process, x_t: Tensor, hidden: Tensor) -> None:
+        self.network, self.process = network, process
+        self.x_t, self.hidden = x_t, hidden
+
+    def logits(self, b: Tensor, d: Tensor) -> Tensor:
+        """`(n, S)` unnormalised log-probabilities at rows `(b, d)`."""
+        out: Tensor = self.network.head(self.hidden[b, d], d)
+        return out
+
+    def log_probs(self, b: Tensor, d: Tensor) -> Tensor:
+        """`(n, S)` log p(x0^d|xt) at rows `(b, d)`, in float32 or wider."""
+        logits = self.logits(b, d)
+        return torch.log_softmax(logits.to(torch.promote_types(logits.dtype, torch.float32)), -1)
+
+    def dense(self) -> Tensor:
+        """`(B, D, S)` for all positions; known ones are 0 at their symbol and -inf elsewhere."""
+        return dense_log_probs(self.process, self.x_t, self.log_probs)
+
+
+def dense_log_probs(process: Process, x_t: Tensor, log_probs: Any) -> Tensor:
+    """Fill `(B, D, S)` from a row-wise `log_probs(b, d)`: the head at unknown positions, certainty at known ones."""
+    unknown = process.unknown(x_t)
+    if bool(unknown.all()):
+        b, d = all_rows(x_t)
+        out: Tensor = log_probs(b, d).view(*x_t.shape, process.symbols)
+        return out
+    b, d = unknown.nonzero(as_tuple=True)
+    rows = log_probs(b, d)
+    full = torch.full((*x_t.shape, process.symbols), -torch.inf, dtype=rows.dtype, device=rows.device)
+    known_b, known_d = (~unknown).nonzero(as_tuple=True)
+    full[known_b, known_d, x_t[known_b, known_d]] = 0
+    full[b, d] = rows
+    return full
+
+
+class Denoiser(nn.Module):
+    """A model of p(x0|xt; λ); without λ it is a product model, as every teacher is before its first round."""
+
+    def __init__(
+        self, network: nn.Module, process: Process, latent: Latent | None = None, labels: int | None = None
+    ) -> None:
+        super().__init__()
+        self.network, self.process = network, process
+        self.latent, self.labels = latent, labels
+
+    @property
+    def symbols(self) -> int:
+        return self.process.symbols
+
+    @property
+    def length(self) -> int:
+        return int(self.network.length)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return next(self.network.parameters()).dtype
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.network.parameters()).device
+
+    def draw_latent(self, noise: Noise, *count: int) -> Tensor | None:
+        """λ for each sample, or `count` of them; None for a product model."""
+        return None if self.latent is None else self.latent.draw(noise, *count).to(self.dtype)
+
+    def predict(self, x_t: Tensor, t: Tensor, label: Tensor | None = None, lam: Tensor | None = None) -> Prediction:
+        """Run the body on x_t `(B, D)` at times t `(B,)`."""
+        return Prediction(self.network, self.process, x_t, self(x_t, t, label, lam))
+
+    def forward(self, x_t: Tensor, t: Tensor, label: Tensor | None = None, lam: Tensor | None = None) -> Tensor:
+        """Hidden states `(B, D, H)`; the call that wrappers (DDP, autocast, compile) see."""
+        out: Tensor = self.network.body(x_t, t.to(self.dtype), label, lam)
+        return out

@@ -1,0 +1,70 @@
+"""Processes without a mask: dense transition matrices and Bayes' rule, shared by uniform and Gaussian diffusion."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+import torch
+from torch import Tensor
+
+from di4c_cli.draw import categorical
+from di4c_cli.noise import Noise
+from di4c_cli.process.base import Process, RowLogProbs, all_rows
+
+
+class Markov(Process):
+    """A time-inhomogeneous chain exp(R (b(t) - b(s))) on S states with a stationary prior."""
+
+    @abstractmethod
+    def stationary(self) -> Tensor:
+        """The prior over one position `(S,)`, float64."""
+
+    @abstractmethod
+    def rate(self, t: Tensor) -> Tensor:
+        """Forward rates R_t(x -> y) as `(B, S, S)`, rows the source, rows sum to zero."""
+
+    def prior(self, length: int, noise: Noise) -> Tensor:
+        log_p = self.stationary().to(noise.device).log().expand(len(noise), length, -1)
+        return categorical(log_p, noise.uniform(length))
+
+    def corrupt(self, x0: Tensor, t: Tensor, noise: Noise) -> Tensor:
+        rows = self._rows(self.transition(torch.zeros_like(t), t), x0)
+        return categorical(rows.log(), noise.uniform(x0.shape[1]))
+
+    def posterior(self, p0: Tensor, x_t: Tensor, t: Tensor, s: Tensor, eps: float = 0.0) -> Tensor:
+        """Bayes: q_{t|s}(x_t|x_s) sum_{x0} p(x0) q_{s|0}(x_s|x0) / q_{t|0}(x_t|x0), normalised over x_s.
+
+        `eps` is added to all three matrices, as the published code does; 0 is exact.
+        """
+        zero = torch.zeros_like(t)
+        q_s0, q_ts = self.transition(zero, s) + eps, self.transition(s, t) + eps
+        # Chapman-Kolmogorov gives q_{t|0} from the same rounded matrices, so that every x0's conditional sums to one
+        q_t0 = self.transition(zero, t) + eps if eps else q_s0 @ q_ts
+        dtype = q_t0.dtype
+        into = self._rows(q_t0.transpose(1, 2), x_t)  # (B, D, S): q_{t|0}(x_t | x0)
+        # x0 that cannot reach x_t has no posterior weight; without the guard 0/0 would poison the sum
+        ratio = torch.where(into > 0, p0.to(dtype) / into.clamp_min(torch.finfo(dtype).tiny), 0.0)
+        back = self._rows(q_ts.transpose(1, 2), x_t)  # (B, D, S): q_{t|s}(x_t | x_s)
+        weight = back * (ratio @ q_s0)
+        total = weight.sum(-1, keepdim=True)
+        # all of p0 on symbols that cannot reach x_t: fall back on the chain itself
+        return torch.where(total > 0, weight / total.clamp_min(torch.finfo(dtype).tiny), back / back.sum(-1, keepdim=True))
+
+    def step(
+        self,
+        log_probs: RowLogProbs,
+        x_t: Tensor,
+        t: Tensor,
+        s: Tensor,
+        noise: Noise,
+        dtype: torch.dtype = torch.float64,
+    ) -> Tensor:
+        b, d = all_rows(x_t)
+        p0 = log_probs(b, d).to(noise.dtype).softmax(-1).view(*x_t.shape, self.symbols)
+        posterior = self.posterior(p0, x_t, t, s)
+        return categorical(posterior.log(), noise.uniform(x_t.shape[1]), dtype)
+
+    @staticmethod
+    def _rows(matrix: Tensor, x: Tensor) -> Tensor:
+        """matrix `(B, S, S)`, x `(B, D)` -> `(B, D, S)`: row x of each sample's matrix."""
+        return matrix.gather(1, x[..., None].expand(-1, -1, matrix.shape[2]))

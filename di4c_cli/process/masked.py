@@ -1,0 +1,92 @@
+"""Masked (absorbing) diffusion: each position is hidden with probability m_t (paper F.2.1)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from di4c_cli.draw import categorical
+from di4c_cli.errors import UserError
+from di4c_cli.noise import Noise
+from di4c_cli.process.base import Process, RowLogProbs
+
+SCHEDULES: dict[str, Callable[[Tensor], Tensor]] = {
+    "linear": lambda t: t,
+    "arccos": lambda t: torch.arccos((1 - t).clamp(0, 1)) * (2 / math.pi),
+    "cosine": lambda t: torch.cos((1 - t) * (math.pi / 2)),
+    "square": lambda t: 1 - (1 - t) ** 2,
+    "root": lambda t: 1 - torch.sqrt((1 - t).clamp(0, 1)),
+}
+"""Masked share m_t; m_0 = 0 and m_1 = 1. In MaskGIT's own notation r = 1 - t."""
+
+
+class Masked(Process):
+    """x_t^d is the mask with probability m_t, else x_0^d (eq. mask-forward)."""
+
+    def __init__(self, symbols: int, schedule: str = "linear") -> None:
+        if schedule not in SCHEDULES:
+            raise UserError(f"Unknown mask schedule '{schedule}'.", f"Choose one of {', '.join(SCHEDULES)}.")
+        self.symbols = symbols
+        self.mask: int = symbols
+        self.schedule = schedule
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return {"type": "masked", "symbols": self.symbols, "schedule": self.schedule}
+
+    def mask_share(self, t: Tensor) -> Tensor:
+        """m_t, computed in float64 and clamped to [0, 1] against rounding."""
+        wide = t if t.device.type == "mps" else t.double()
+        return SCHEDULES[self.schedule](wide).clamp(0, 1)
+
+    def reveal_share(self, t: Tensor, s: Tensor) -> Tensor:
+        """Probability (m_t - m_s) / m_t that a masked position is revealed between t and s; 1 where m_t = 0."""
+        m_t, m_s = self.mask_share(t), self.mask_share(s)
+        return torch.where(m_t > 0, (m_t - m_s) / m_t.clamp_min(1e-300 if m_t.dtype == torch.float64 else 1e-30), 1.0)
+
+    def prior(self, length: int, noise: Noise) -> Tensor:
+        return torch.full((len(noise), length), self.mask, dtype=torch.long, device=noise.device)
+
+    def corrupt(self, x0: Tensor, t: Tensor, noise: Noise) -> Tensor:
+        hide = noise.uniform(x0.shape[1]) < self.mask_share(t)[:, None]
+        return torch.where(hide, self.mask, x0)
+
+    def transition(self, s: Tensor, t: Tensor) -> Tensor:
+        m_t, m_s = self.mask_share(t), self.mask_share(s)
+        # eq. masking-t|s; at s = 1 everything is masked already and the ratio 0/0 stands for "stay masked"
+        hide = torch.where(m_s < 1, (m_t - m_s) / (1 - m_s).clamp_min(1e-30), 1.0)
+        matrix = torch.zeros(len(t), self.states, self.states, dtype=m_t.dtype, device=t.device)
+        real = torch.arange(self.symbols, device=t.device)
+        matrix[:, real, real] = (1 - hide)[:, None]
+        matrix[:, real, self.mask] = hide[:, None]
+        matrix[:, self.mask, self.mask] = 1
+        return matrix
+
+    def posterior(self, p0: Tensor, x_t: Tensor, t: Tensor, s: Tensor) -> Tensor:
+        reveal = self.reveal_share(t, s).to(p0.dtype)[:, None, None]
+        hidden = torch.cat([p0 * reveal, (1 - reveal).expand(*p0.shape[:2], 1)], dim=-1)
+        kept = torch.nn.functional.one_hot(x_t, self.states).to(p0.dtype)
+        return torch.where(self.unknown(x_t)[..., None], hidden, kept)
+
+    def step(
+        self,
+        log_probs: RowLogProbs,
+        x_t: Tensor,
+        t: Tensor,
+        s: Tensor,
+        noise: Noise,
+        dtype: torch.dtype = torch.float64,
+    ) -> Tensor:
+        """Whether a position is revealed does not depend on its value, so that is decided first."""
+        length = x_t.shape[1]
+        choose, value = noise.uniform(2, length).unbind(1)
+        reveal = self.unknown(x_t) & (choose < self.reveal_share(t, s)[:, None])
+        b, d = reveal.nonzero(as_tuple=True)
+        x_s = x_t.clone()
+        if len(b):
+            x_s[b, d] = categorical(log_probs(b, d), value[b, d], dtype)
+        return x_s
