@@ -1,0 +1,250 @@
+"""The tauLDR U-Net for pixels: every pixel gets the mean and log-scale of a truncated logistic over S intensities.
+
+A student carries λ beside the time embedding. Parameter names and their order are those of the published
+checkpoints (without the `net.` prefix).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from di4c_cli.network.unet_blocks import (
+    Attention,
+    Downsample,
+    ResidualBlock,
+    Upsample,
+    conv3x3,
+    dense,
+    group_norm,
+    reset,
+    sinusoid,
+)
+
+# exp(20) makes every bin of a 16-bit range one-hot; beyond it the exponential only brings overflow.
+MAX_LOG_STEEPNESS = 20.0
+TAIL = 1e-6
+
+
+def truncated_logistic(mu: Tensor, log_scale: Tensor, symbols: int) -> Tensor:
+    """Logits (n, S) of S equal bins on [-1, 1] under a logistic law; mu and log_scale (n,).
+
+    Published: a + log(1 - exp(b - a) + 1e-6), with a, b the log-sigmoids at the upper and lower edge u, v of a bin.
+    Here 1 - exp(b - a) is written as sigmoid(-v)(1 - exp(v - u)), the same number without cancellation.
+    """
+    if mu.dtype not in (torch.float32, torch.float64):
+        mu, log_scale = mu.float(), log_scale.float()
+    steepness = torch.exp((2.0 - log_scale).clamp(max=MAX_LOG_STEEPNESS))[:, None]
+    edge = torch.linspace(-1.0, 1.0, symbols + 1, dtype=mu.dtype, device=mu.device)
+    distance = (edge - mu[:, None]) * steepness
+    inside = -torch.expm1(-steepness * (2.0 / symbols))
+    return F.logsigmoid(distance[:, 1:]) + torch.log(torch.sigmoid(-distance[:, :-1]) * inside + TAIL)
+
+
+class UNet(nn.Module):
+    """p(x0 | xt; λ) for ordinal pixels of shape (C, H, W), flattened to D = C·H·W in that order."""
+
+    width = 2
+
+    def __init__(
+        self,
+        symbols: int,
+        shape: Sequence[int],
+        channels: int,
+        multipliers: Sequence[int],
+        blocks: int,
+        attention: int | Sequence[int],
+        time_dim: int,
+        time_scale: float = 1000.0,
+        dropout: float = 0.0,
+        labels: int | None = None,
+        latent: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        self.symbols, self.shape = symbols, (shape[0], shape[1], shape[2])
+        self.length = shape[0] * shape[1] * shape[2]
+        self.channels, self.multipliers, self.blocks = channels, list(multipliers), blocks
+        self.attention = [attention] if isinstance(attention, int) else list(attention)
+        self.time_dim, self.time_scale, self.dropout, self.labels = time_dim, time_scale, dropout, labels
+        self.latent = None if latent is None else {"inject": "film", "dim": 1, "features": time_dim} | latent
+        self.checkpointing = False
+        self._check()
+        self._build()
+
+    def _check(self) -> None:
+        """Refuse sizes for which the skip connections or the features would not fit."""
+        factor = 2 ** (len(self.multipliers) - 1)
+        if self.shape[1] % factor or self.shape[2] % factor:
+            raise ValueError(f"image sides {self.shape[1:]} must be multiples of {factor}")
+        if self.time_dim % 2 or (self.latent and self.latent["features"] % 2):
+            raise ValueError("time_dim and latent features must be even: half sines, half cosines")
+        if self.latent and self.latent["inject"] != "film":
+            raise ValueError(f"the U-Net takes λ as 'film', not {self.latent['inject']!r}")
+
+    def _build(self) -> None:
+        """Create the parameters in the published order."""
+        wide = 4 * self.time_dim
+        self.temb_modules = nn.ModuleList([dense(self.time_dim, wide), dense(wide, wide)])
+        if self.labels is not None:
+            self.label_emb = nn.Embedding(self.labels + 1, wide)
+            nn.init.zeros_(self.label_emb.weight)
+        features = self.time_dim
+        if self.latent is not None:
+            features += self.latent["dim"] * self.latent["features"]
+            self.lemb_modules = nn.ModuleList([dense(self.time_dim, wide), dense(wide, wide)])
+            self.hlemb_modules = nn.ModuleList([dense(self.time_dim, wide), dense(wide, wide)])
+            self.tlam_mix = dense(features, self.time_dim)
+        self.input_conv = conv3x3(self.shape[0], self.channels)
+        self.downsampling_modules, skips = self._down()
+        deepest = skips[-1]
+        if self.latent is not None:
+            self.h_t_lam_mix = dense(features + deepest, self.time_dim)
+        self.middle_modules = nn.ModuleList(
+            [self._block(deepest, deepest), Attention(deepest), self._block(deepest, deepest)]
+        )
+        self.upsampling_modules = self._up(skips)
+        narrow = self.channels * self.multipliers[0]
+        self.output_modules = nn.ModuleList(
+            [group_norm(narrow), conv3x3(narrow, 2 * self.shape[0], zero=True)]
+        )
+        self.init_latent("default")
+
+    def _block(self, inputs: int, outputs: int) -> ResidualBlock:
+        return ResidualBlock(inputs, outputs, 4 * self.time_dim, self.dropout, self.latent is not None)
+
+    def _down(self) -> tuple[nn.ModuleList, list[int]]:
+        """The descending path and the channel counts it leaves on the stack."""
+        modules: list[nn.Module] = []
+        skips = [self.channels]
+        for scale, multiplier in enumerate(self.multipliers):
+            for _ in range(self.blocks):
+                modules.append(self._block(skips[-1], self.channels * multiplier))
+                skips.append(self.channels * multiplier)
+                if scale in self.attention:
+                    modules.append(Attention(skips[-1]))
+            if scale < len(self.multipliers) - 1:
+                modules.append(Downsample(skips[-1]))
+                skips.append(skips[-1])
+        return nn.ModuleList(modules), skips
+
+    def _up(self, skips: list[int]) -> nn.ModuleList:
+        """The ascending path, one block more per scale, each taking one activation off the stack."""
+        modules: list[nn.Module] = []
+        stack, current = list(skips), skips[-1]
+        for scale in reversed(range(len(self.multipliers))):
+            for _ in range(self.blocks + 1):
+                modules.append(self._block(current + stack.pop(), self.channels * self.multipliers[scale]))
+                current = self.channels * self.multipliers[scale]
+                if scale in self.attention:
+                    modules.append(Attention(current))
+            if scale > 0:
+                modules.append(Upsample(current))
+        return nn.ModuleList(modules)
+
+    @torch.no_grad()
+    def init_latent(self, kind: str | float = "default", generator: torch.Generator | None = None) -> None:
+        """Draw the λ layers anew.
+
+        "default" (the paper) and "zero" leave `dense1` at zero, so a student starts as its teacher; a number is the
+        standard deviation of the `dense1` weights, which lets λ matter from the first step.
+        """
+        if kind in ("default", "zero"):
+            kind = 0.0
+        if isinstance(kind, str):
+            raise ValueError(f"unknown latent initialisation {kind!r}: use 'default', 'zero' or a number")
+        if self.latent is None:
+            return
+        for layer in (*self.lemb_modules, *self.hlemb_modules, self.tlam_mix, self.h_t_lam_mix):
+            assert isinstance(layer, nn.Linear)
+            reset(layer, generator=generator)
+        for module in self.modules():
+            if isinstance(module, ResidualBlock) and module.dense1 is not None:
+                nn.init.normal_(module.dense1.weight, std=kind, generator=generator)
+                nn.init.zeros_(module.dense1.bias)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """Constructor arguments and the type, as written to config.json."""
+        names = ("symbols", "channels", "multipliers", "blocks", "attention", "time_dim")
+        names += ("time_scale", "dropout", "labels", "latent")
+        return {"type": "unet", "shape": list(self.shape)} | {name: getattr(self, name) for name in names}
+
+    def time_embedding(self, feature: Tensor, label: Tensor | None) -> Tensor:
+        """Time feature (B, time_dim), label (B,) or None: (B, 4·time_dim). A network without labels ignores them."""
+        time = self.temb_modules[1](F.silu(self.temb_modules[0](feature)))
+        if self.labels is None:
+            return time
+        if label is None:
+            label = torch.full((len(feature),), -1, device=feature.device)
+        return time + self.label_emb(torch.where(label < 0, self.labels, label))
+
+    def latent_features(self, lam: Tensor | None, feature: Tensor) -> Tensor | None:
+        """λ's sinusoids beside the raw time feature: (B, dim·features + time_dim); None for a product model."""
+        if (lam is None) != (self.latent is None):
+            raise ValueError("λ must be given to a mixture model, and only to a mixture model")
+        if lam is None or self.latent is None:
+            return None
+        lam = lam.reshape(len(feature), self.latent["dim"])
+        wave = sinusoid(lam * self.time_scale, self.latent["features"]).flatten(1)
+        return torch.cat([wave.to(feature.dtype), feature], dim=1)
+
+    def latent_embedding(self, features: Tensor, deepest: Tensor | None = None) -> Tensor:
+        """λ vector (B, 4·time_dim): of the descending path, or with `deepest` (B, C, h, w) of the rest."""
+        if deepest is None:
+            layers, mixed = self.lemb_modules, self.tlam_mix(features)
+        else:
+            mixed = self.h_t_lam_mix(torch.cat([features, deepest.mean(dim=(2, 3))], dim=1))
+            layers = self.hlemb_modules
+        return layers[1](F.silu(layers[0](F.silu(mixed))))
+
+    def _run(self, block: nn.Module, h: Tensor, time: Tensor, lam: Tensor | None) -> Tensor:
+        if self.checkpointing and torch.is_grad_enabled():
+            return checkpoint(block, h, time, lam, use_reentrant=False)
+        return block(h, time, lam)
+
+    def _path(self, h: Tensor, time: Tensor, features: Tensor | None) -> Tensor:
+        """Down, middle and up on the centred input (B, C, H, W): (B, channels, H, W)."""
+        lam = None if features is None else self.latent_embedding(features)
+        stack = [self.input_conv(h)]
+        for module in self.downsampling_modules:
+            if isinstance(module, ResidualBlock):
+                stack.append(self._run(module, stack[-1], time, lam))
+            elif isinstance(module, Attention):
+                stack[-1] = module(stack[-1])
+            else:
+                stack.append(module(stack[-1]))
+        h = stack[-1]
+        lam = None if features is None else self.latent_embedding(features, h)
+        for module in self.middle_modules:
+            h = self._run(module, h, time, lam) if isinstance(module, ResidualBlock) else module(h)
+        for module in self.upsampling_modules:
+            if isinstance(module, ResidualBlock):
+                h = self._run(module, torch.cat([h, stack.pop()], dim=1), time, lam)
+            else:
+                h = module(h)
+        return h
+
+    def net_out(
+        self, x: Tensor, t: Tensor, label: Tensor | None = None, lam: Tensor | None = None
+    ) -> Tensor:
+        """x (B, D) long, t (B,): means in the first C, log-scales in the last C channels of (B, 2C, H, W)."""
+        dtype = self.input_conv.weight.dtype
+        centred = (2.0 * x.reshape(-1, *self.shape) / (self.symbols - 1) - 1.0).to(dtype)
+        feature = sinusoid(t * self.time_scale, self.time_dim).to(dtype)
+        features = self.latent_features(lam, feature)
+        h = self._path(centred, self.time_embedding(feature, label), features)
+        mean, log_scale = self.output_modules[1](F.silu(self.output_modules[0](h))).chunk(2, dim=1)
+        return torch.cat([torch.tanh(centred + mean), log_scale], dim=1)
+
+    def body(self, x: Tensor, t: Tensor, label: Tensor | None = None, lam: Tensor | None = None) -> Tensor:
+        """x (B, D) long, t (B,), label (B,), lam (B,) or (B, dim): (B, D, 2), mean and log-scale of each pixel."""
+        return self.net_out(x, t, label, lam).reshape(len(x), 2, self.length).transpose(1, 2)
+
+    def head(self, h: Tensor, d: Tensor | None = None) -> Tensor:
+        """h (n, 2) at positions d (n,), which do not matter here: logits (n, S)."""
+        return truncated_logistic(h[:, 0], h[:, 1], self.symbols)

@@ -1,0 +1,136 @@
+"""Convolutional parts of the pixel U-Net: residual block, attention, resampling; no knowledge of how they are joined.
+
+Attribute names follow the published tauLDR checkpoints, and so does the order in which parameters are created: the
+EMA of those checkpoints is an unnamed list in parameter order.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+def sinusoid(value: Tensor, width: int) -> Tensor:
+    """Sines, then cosines, of `value` (...,) at width/2 geometric frequencies from 1 to 1/10000: (..., width)."""
+    half = width // 2
+    exponent = torch.arange(half, dtype=value.dtype, device=value.device) / max(half - 1, 1)
+    angle = value[..., None] * torch.exp(-math.log(10000.0) * exponent)
+    return torch.cat([angle.sin(), angle.cos()], dim=-1)
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Single-head attention over all pixels, scale 1/sqrt(C); all (B, C, H, W)."""
+    rows = [a.flatten(2).transpose(1, 2).unsqueeze(1) for a in (query, key, value)]
+    mixed = F.scaled_dot_product_attention(*rows)
+    return mixed.squeeze(1).transpose(1, 2).reshape(value.shape)
+
+
+def group_norm(channels: int) -> nn.GroupNorm:
+    """Groups of at least four channels, at most 32 groups."""
+    return nn.GroupNorm(min(channels // 4, 32), channels, eps=1e-6)
+
+
+def conv3x3(inputs: int, outputs: int, zero: bool = False) -> nn.Conv2d:
+    """A size-preserving 3x3 convolution; `zero` starts it silent, for the last layer of a residual branch."""
+    conv = nn.Conv2d(inputs, outputs, 3, padding=1)
+    reset(conv, 0.0 if zero else 1.0)
+    return conv
+
+
+def dense(inputs: int, outputs: int) -> nn.Linear:
+    """A linear layer with the initialisation of the other layers here."""
+    layer = nn.Linear(inputs, outputs)
+    reset(layer)
+    return layer
+
+
+def reset(layer: nn.Conv2d | nn.Linear, gain: float = 1.0, generator: torch.Generator | None = None) -> None:
+    """Fan-average uniform weights times `gain`, zero bias."""
+    nn.init.xavier_uniform_(layer.weight, gain=gain, generator=generator)
+    if layer.bias is not None:
+        nn.init.zeros_(layer.bias)
+
+
+class NIN(nn.Module):
+    """A 1x1 convolution whose matrix is stored as (in, out)."""
+
+    def __init__(self, inputs: int, outputs: int, gain: float = 0.3) -> None:
+        super().__init__()
+        self.W = nn.Parameter(nn.init.xavier_uniform_(torch.empty(inputs, outputs), gain=gain))
+        self.b = nn.Parameter(torch.zeros(outputs))
+
+    def forward(self, h: Tensor) -> Tensor:
+        """(B, in, H, W) to (B, out, H, W)."""
+        return F.conv2d(h, self.W.t()[:, :, None, None], self.b)
+
+
+class Attention(nn.Module):
+    """Self-attention over pixels; the residual sum is divided by sqrt(2) to keep the variance."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.GroupNorm_0 = group_norm(channels)
+        self.NIN_0 = NIN(channels, channels)
+        self.NIN_1 = NIN(channels, channels)
+        self.NIN_2 = NIN(channels, channels)
+        self.NIN_3 = NIN(channels, channels, gain=0.0)
+
+    def forward(self, h: Tensor) -> Tensor:
+        """(B, C, H, W) to the same shape."""
+        normed = self.GroupNorm_0(h)
+        mixed = attend(self.NIN_0(normed), self.NIN_1(normed), self.NIN_2(normed))
+        return (h + self.NIN_3(mixed)) / math.sqrt(2.0)
+
+
+class ResidualBlock(nn.Module):
+    """Two convolutions with the time vector, and in a student the λ vector, added per channel in between."""
+
+    def __init__(self, inputs: int, outputs: int, embedding: int, dropout: float, latent: bool) -> None:
+        super().__init__()
+        self.groupnorm0 = group_norm(inputs)
+        self.conv0 = conv3x3(inputs, outputs)
+        self.dense0 = dense(embedding, outputs)
+        self.dense1 = dense(embedding, outputs) if latent else None
+        self.groupnorm1 = group_norm(outputs)
+        self.dropout0 = nn.Dropout(dropout)
+        self.conv1 = conv3x3(outputs, outputs, zero=True)
+        self.nin = NIN(inputs, outputs) if inputs != outputs else None
+
+    def forward(self, h: Tensor, time: Tensor, lam: Tensor | None) -> Tensor:
+        """h (B, in, H, W), time and lam (B, E): (B, out, H, W)."""
+        inner = self.conv0(F.silu(self.groupnorm0(h)))
+        shift = self.dense0(F.silu(time))
+        if self.dense1 is not None and lam is not None:
+            shift = shift + self.dense1(F.silu(lam))
+        inner = F.silu(self.groupnorm1(inner + shift[:, :, None, None]))
+        inner = self.conv1(self.dropout0(inner))
+        shortcut = h if self.nin is None else self.nin(h)
+        return (shortcut + inner) / math.sqrt(2.0)
+
+
+class Downsample(nn.Module):
+    """Halves the sides. Zero padding at the right and bottom only, as published."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(channels, channels, 3, stride=2)
+        reset(self.conv)
+
+    def forward(self, h: Tensor) -> Tensor:
+        """(B, C, H, W) to (B, C, H//2, W//2)."""
+        return self.conv(F.pad(h, (0, 1, 0, 1)))
+
+
+class Upsample(nn.Module):
+    """Doubles the sides: nearest neighbour, then a convolution."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.conv = conv3x3(channels, channels)
+
+    def forward(self, h: Tensor) -> Tensor:
+        """(B, C, H, W) to (B, C, 2H, 2W)."""
+        return self.conv(F.interpolate(h, scale_factor=2.0, mode="nearest"))

@@ -1,0 +1,155 @@
+"""The recipe: one pydantic model that is the YAML file, the source of the flags and their documentation."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from di4c_cli.config import LatentConfig, SamplingDefaults
+
+
+class Part(BaseModel):
+    """A section of a recipe; unknown keys are refused."""
+
+    model_config = ConfigDict(extra="forbid", validate_assignment=True)
+
+
+class Latent(LatentConfig):
+    """λ of the student."""
+
+    init: Literal["default", "zero"] | float = Field(
+        "default", description="λ parts at the start: `default` is the paper's choice, a number the std of the last layer"
+    )
+
+
+class Alpha(Part):
+    """Weight α_t of the correlation term on data."""
+
+    kind: Literal["zero", "const", "linear", "sigmoid"] = "sigmoid"
+    scale: float = Field(1.0, ge=0)
+
+
+class Span(Part):
+    """A range of times; `low = high` is a constant."""
+
+    low: float = Field(ge=0, le=1)
+    high: float = Field(ge=0, le=1)
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Span:
+        if self.low > self.high:
+            raise ValueError(f"low {self.low} is above high {self.high}")
+        return self
+
+
+class Delta(Span):
+    """Small times δ of the distillation term; δ = low with probability `at_low`, else uniform in the range."""
+
+    at_low: float = Field(1.0, ge=0, le=1)
+
+
+class Times(Part):
+    """Distribution of t."""
+
+    low: float = Field(0.0, ge=0, lt=1, description="t is uniform in [low, 1]; with branch `both`, above δ.low + Δt")
+    grid: int | None = Field(None, ge=2, description="times are multiples of 1/grid, rounded up (SDTT: 1024)")
+    small_share: float | None = Field(
+        None, ge=0, le=1, description="probability that t falls below δ (SDTT: 0.3); none: uniform"
+    )
+
+
+class Objective(Part):
+    """The Di4C loss: distil + consis + α_t corr + marginal (paper sections 3, A, F)."""
+
+    latents: int = Field(16, ge=1, description="L, λ draws per sample (M = N = L)")
+    branch: Literal["both", "split"] = Field(
+        "split", description="`both`: distil at its own δ and consis at t (eq. loss-cifar10); `split`: t ≤ δ distils"
+    )
+    distil_weight: float | Literal["1/step"] = Field(1.0, description="`1/step` is 1/Δt (eq. loss-maskgit)")
+    consis_weight: float = Field(1.0, ge=0)
+    marginal_weight: float = Field(1.0, ge=0)
+    control_variate: Literal["marginal", "convex", "none"] = "marginal"
+    alpha: Alpha = Field(default_factory=Alpha)
+    delta: Delta = Field(default_factory=lambda: Delta(low=0.02, high=0.02))
+    step: Span = Field(default_factory=lambda: Span(low=0.05, high=0.05), description="Δt, log-uniform in the range")
+    time: Times = Field(default_factory=Times)
+    teacher_step: Literal["analytical", "confidence"] = "analytical"
+    reference: Literal["data", "teacher"] = "data"
+    reference_steps: int = Field(16, ge=1, description="grid of the teacher's trajectory when reference is `teacher`")
+    chunk_mb: float = Field(32.0, gt=0, description="memory of one chunk of logits")
+
+
+class Optimizer(Part):
+    """Adam or AdamW with constant learning rate after a linear warm-up."""
+
+    kind: Literal["adam", "adamw"] = "adam"
+    lr: float = Field(3e-4, gt=0)
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = Field(1e-8, gt=0)
+    weight_decay: float = Field(0.0, ge=0)
+    warmup: int = Field(0, ge=0, description="iterations of linear warm-up")
+    clip: float | None = Field(1.0, description="gradient norm limit; none: no clipping")
+
+
+class Training(Part):
+    """The loop."""
+
+    iterations: int = Field(1000, ge=1)
+    batch: int = Field(16, ge=1, description="samples per iteration over all processes and accumulation steps")
+    micro_batch: int | None = Field(None, ge=1, description="samples per process and backward pass; none: all at once")
+    optimizer: Optimizer = Field(default_factory=Optimizer)
+    ema: float = Field(0.9999, ge=0, lt=1)
+    precision: Literal["no", "bf16", "fp16"] = "no"
+    checkpoint_every: int = Field(500, ge=1)
+    keep: int = Field(2, ge=1, description="checkpoints kept")
+    activation_checkpointing: bool = False
+    compile: bool = False
+    dropout: float = Field(0.0, ge=0, lt=1, description="of the student at t; teacher and student at u run without")
+    label_drop: float = Field(0.1, ge=0, le=1, description="share of labels dropped; without it guidance is not distilled")
+    flip: bool = Field(False, description="random horizontal flips (images)")
+    sample_every: int = Field(0, ge=0, description="write samples every so many iterations; 0: never")
+    max_bad_steps: int = Field(20, ge=1, description="non-finite losses in a row before the run stops")
+    trackers: list[Literal["tensorboard", "wandb", "trackio"]] = Field(default_factory=list)
+
+
+class Evaluation(Part):
+    """Defaults of `di4c eval` for this world."""
+
+    steps: list[int] = Field(default_factory=lambda: [1, 2, 4, 8, 16])
+    samples: int = Field(2000, ge=2)
+
+
+class Recipe(Part):
+    """How a teacher becomes a student."""
+
+    kind: Literal["distill"] = "distill"
+    name: str
+    summary: str
+    teacher: str
+    data: str = Field("embedded", description="path, Hub dataset id, `embedded` or `teacher` (no data)")
+    init_weights: Literal["ema", "live"] = Field("ema", description="which teacher weights the student starts from")
+    rounds: int = Field(1, ge=1, le=64)
+    seed: int = Field(0, ge=0, lt=2**31)
+    latent: Latent = Field(default_factory=lambda: Latent())
+    objective: Objective = Field(default_factory=Objective)
+    training: Training = Field(default_factory=Training)
+    sampling: SamplingDefaults | None = Field(None, description="the student's defaults; none: the teacher's")
+    evaluation: Evaluation = Field(default_factory=Evaluation)
+
+
+class Pretrain(Part):
+    """How an embedded teacher was made (`di4c pretrain`)."""
+
+    kind: Literal["pretrain"] = "pretrain"
+    name: str
+    summary: str
+    world: Literal["tiny-digits", "tiny-pixels", "tiny-vq", "tiny-text"]
+    network: dict[str, Any]
+    process: dict[str, Any]
+    tokenizer: dict[str, Any] = Field(default_factory=dict, description="VQGAN or text-unit settings")
+    sampling: SamplingDefaults = Field(default_factory=SamplingDefaults)
+    seed: int = 0
+    training: Training = Field(default_factory=Training)
+    patience: int = Field(5, ge=1, description="evaluations without improvement before the training stops")
+    evaluate_every: int = Field(200, ge=1)
