@@ -72,9 +72,14 @@ def read_pretrain(name: str, overrides: Mapping[str, Any] | None = None) -> Pret
     return _parse(Pretrain, find(name), overrides or {})
 
 
+def raw(name: str) -> dict[str, Any]:
+    """A recipe file as it stands, before validation."""
+    return _load(find(name))
+
+
 def kind_of(name: str) -> str:
     """`distill`, `pretrain` or `sweep`."""
-    return str(_load(find(name)).get("kind", "distill"))
+    return str(raw(name).get("kind", "distill"))
 
 
 def _load(path: Path) -> dict[str, Any]:

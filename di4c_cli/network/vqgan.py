@@ -143,12 +143,17 @@ class Codebook(nn.Module):
         self.embedding = nn.Embedding(codes, dim)
         nn.init.uniform_(self.embedding.weight, -1.0 / codes, 1.0 / codes)
 
-    def nearest(self, z: Tensor) -> Tensor:
-        """z (B, E, h, w): index of the closest row in squared distance, (B, h·w) long."""
+    def lookup(self, codes: Tensor, grid: tuple[int, int]) -> Tensor:
+        """codes (B, h·w) long, row by row: vectors (B, E, h, w)."""
+        return self.embedding(codes).transpose(1, 2).reshape(len(codes), -1, *grid)
+
+    def forward(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """z (B, E, h, w): the closest row at each place (B, E, h, w) and its index (B, h·w) long."""
         rows = z.flatten(2).transpose(1, 2)
         table = self.embedding.weight
         # |z|² is the same for all rows and cannot change the minimum
-        return (table.square().sum(dim=1) - 2.0 * rows @ table.t()).argmin(dim=-1)
+        codes = (table.square().sum(dim=1) - 2.0 * rows @ table.t()).argmin(dim=-1)
+        return self.lookup(codes, (z.shape[2], z.shape[3])), codes
 
 
 class VQGAN(nn.Module):
@@ -182,6 +187,40 @@ class VQGAN(nn.Module):
         attention = [resolution // 2**i in self.attention_resolutions for i in range(len(widths))]
         self.encoder = Encoder(in_channels, widths, channels, blocks, attention, z_channels)
         self.decoder = Decoder(out_channels, widths, blocks, attention, z_channels)
-        self.quantize_ = None
+        # Published name; as a module it is also the method `quantize(z) -> (vectors, codes)`.
+        self.quantize = Codebook(codes, embed_dim)
         self.quant_conv = nn.Conv2d(z_channels, embed_dim, 1)
         self.post_quant_conv = nn.Conv2d(embed_dim, z_channels, 1)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """Constructor arguments and the type, as written to config.json."""
+        names = ("channels", "multipliers", "blocks", "attention_resolutions", "z_channels")
+        names += ("embed_dim", "codes", "resolution", "in_channels", "out_channels")
+        return {"type": "vqgan"} | {name: getattr(self, name) for name in names}
+
+    def pre_quant(self, image: Tensor) -> Tensor:
+        """Image (B, C, H, W) to the vectors before quantisation (B, E, h, w)."""
+        return self.quant_conv(self.encoder(image))
+
+    def encode(self, image: Tensor) -> Tensor:
+        """Image (B, C, H, W) in [-1, 1] to codes (B, h·w) long, row by row."""
+        return self.quantize(self.pre_quant(image))[1]
+
+    def decode(self, codes: Tensor) -> Tensor:
+        """Codes (B, h·w) of the configured grid to an image (B, C, H, W), not clamped."""
+        return self._reconstruct(self.quantize.lookup(codes, self.grid))
+
+    def _reconstruct(self, vectors: Tensor) -> Tensor:
+        return self.decoder(self.post_quant_conv(vectors))
+
+    def forward_train(self, image: Tensor, commitment: float = 0.25) -> tuple[Tensor, Tensor, Tensor]:
+        """Reconstruction (B, C, H, W), codebook loss (scalar), codes (B, h·w).
+
+        The codebook moves to the encoder's vectors with weight 1, the encoder to the codebook with `commitment`; the
+        decoder's gradient passes straight through the quantiser.
+        """
+        z = self.pre_quant(image)
+        vectors, codes = self.quantize(z)
+        loss = F.mse_loss(vectors, z.detach()) + commitment * F.mse_loss(z, vectors.detach())
+        return self._reconstruct(z + (vectors - z).detach()), loss, codes

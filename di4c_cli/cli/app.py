@@ -1,0 +1,50 @@
+"""The `di4c` command: one Typer app, one file per command. Importing it does not import torch."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Annotated
+
+import typer
+
+from di4c_cli import __version__
+
+app = typer.Typer(
+    name="di4c",
+    help="Distil discrete diffusion models into students that sample in a few steps.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+COMMANDS = ["recipes"]
+"""Modules of this folder; each has a function of its own name (dashes become underscores)."""
+
+
+def _version(show: bool) -> None:
+    if show:
+        print(f"di4c {__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+) -> None:
+    """Options of `di4c` itself."""
+
+
+for _name in COMMANDS:
+    _module = import_module(f"di4c_cli.cli.{_name.replace('-', '_')}")
+    _command = getattr(_module, _name.replace("-", "_"))
+    if isinstance(_command, typer.Typer):
+        app.add_typer(_command, name=_name)
+    else:
+        app.command(_name)(_command)
+
+
+def main() -> None:
+    """Console-script entry point."""
+    app()

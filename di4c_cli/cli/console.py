@@ -1,0 +1,93 @@
+"""How commands talk: results on stdout, everything else on stderr, errors in one sentence."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import typer
+
+from di4c_cli.errors import Di4cError
+
+
+def fail(error: Di4cError) -> typer.Exit:
+    """Print the sentence and give the exit to raise."""
+    print(f"di4c: {error}", file=sys.stderr)
+    return typer.Exit(error.exit_code)
+
+
+def guarded(command: Callable[[], Any]) -> Any:
+    """Run a command body; our errors and the machine's become one sentence and an exit code."""
+    try:
+        return command()
+    except Di4cError as error:
+        raise fail(error) from None
+    except KeyboardInterrupt:
+        print("di4c: stopped.", file=sys.stderr)
+        raise typer.Exit(130) from None
+    except BrokenPipeError:
+        # the reader (`head`) has gone; point stdout elsewhere so that the interpreter's own flush stays quiet
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(0) from None
+    except OSError as error:
+        where = f" ({error.filename})" if error.filename else ""
+        print(f"di4c: {error.strerror or error}{where}. Free space or choose another folder.", file=sys.stderr)
+        raise typer.Exit(1) from None
+
+
+def say(text: str = "") -> None:
+    """A line for the person at the terminal."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def emit_json(value: Any) -> None:
+    """One JSON object on stdout, on one line."""
+    print(json.dumps(value, ensure_ascii=False, allow_nan=False), flush=True)
+
+
+def show_table(title: str, columns: list[str], rows: list[list[str]], stream: Any = None) -> None:
+    """A table for people; plain text when the stream is not a terminal."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(file=stream or sys.stdout)
+    if not console.is_terminal:
+        console.width = max(console.width, 120)
+    table = Table(title=title, title_justify="left")
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="left" if number == 0 else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+
+
+@contextmanager
+def progress(description: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    """A bar with rate and time left on stderr; silent when stderr is not a terminal. Yields `advance(n)`."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda count: None
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(description, total=total, rate="")
+
+        def advance(count: int) -> None:
+            bar.advance(task, count)
+            speed = bar.tasks[0].speed
+            bar.update(task, rate=f"{speed:.3g}/s" if speed else "")
+
+        yield advance
