@@ -1,4 +1,4 @@
-"""The tauLDR U-Net for pixels: every pixel gets the mean and log-scale of a truncated logistic over S intensities.
+"""The tauLDR U-Net for pixels: each gets the mean and log-scale of a truncated logistic over S intensities.
 
 A student carries λ beside the time embedding. Parameter names and their order are those of the published
 checkpoints (without the `net.` prefix).
@@ -34,7 +34,7 @@ TAIL = 1e-6
 def truncated_logistic(mu: Tensor, log_scale: Tensor, symbols: int) -> Tensor:
     """Logits (n, S) of S equal bins on [-1, 1] under a logistic law; mu and log_scale (n,).
 
-    Published: a + log(1 - exp(b - a) + 1e-6), with a, b the log-sigmoids at the upper and lower edge u, v of a bin.
+    Published: a + log(1 - exp(b - a) + 1e-6), with a, b the log-sigmoids at a bin's upper and lower edge u, v.
     Here 1 - exp(b - a) is written as sigmoid(-v)(1 - exp(v - u)), the same number without cancellation.
     """
     if mu.dtype not in (torch.float32, torch.float64):
@@ -71,7 +71,8 @@ class UNet(nn.Module):
         self.channels, self.multipliers, self.blocks = channels, list(multipliers), blocks
         self.attention = [attention] if isinstance(attention, int) else list(attention)
         self.time_dim, self.time_scale, self.dropout, self.labels = time_dim, time_scale, dropout, labels
-        self.latent = None if latent is None else {"inject": "film", "dim": 1, "features": time_dim} | latent
+        published: dict[str, Any] = {"inject": "film", "dim": 1, "features": time_dim}
+        self.latent = None if latent is None else published | latent
         self.checkpointing = False
         self._check()
         self._build()
@@ -150,8 +151,8 @@ class UNet(nn.Module):
     def init_latent(self, kind: str | float = "default", generator: torch.Generator | None = None) -> None:
         """Draw the λ layers anew.
 
-        "default" (the paper) and "zero" leave `dense1` at zero, so a student starts as its teacher; a number is the
-        standard deviation of the `dense1` weights, which lets λ matter from the first step.
+        "default" (the paper) and "zero" leave `dense1` at zero, so a student starts as its teacher; a number
+        is the standard deviation of the `dense1` weights, which lets λ matter from the first step.
         """
         if kind in ("default", "zero"):
             kind = 0.0
@@ -170,12 +171,12 @@ class UNet(nn.Module):
     @property
     def config(self) -> dict[str, Any]:
         """Constructor arguments and the type, as written to config.json."""
-        names = ("symbols", "channels", "multipliers", "blocks", "attention", "time_dim")
-        names += ("time_scale", "dropout", "labels", "latent")
+        names = ["symbols", "channels", "multipliers", "blocks", "attention", "time_dim"]
+        names += ["time_scale", "dropout", "labels", "latent"]
         return {"type": "unet", "shape": list(self.shape)} | {name: getattr(self, name) for name in names}
 
     def time_embedding(self, feature: Tensor, label: Tensor | None) -> Tensor:
-        """Time feature (B, time_dim), label (B,) or None: (B, 4·time_dim). A network without labels ignores them."""
+        """Time feature (B, time_dim), label (B,) or None: (B, 4·time_dim); no table, no effect of labels."""
         time = self.temb_modules[1](F.silu(self.temb_modules[0](feature)))
         if self.labels is None:
             return time
@@ -184,7 +185,7 @@ class UNet(nn.Module):
         return time + self.label_emb(torch.where(label < 0, self.labels, label))
 
     def latent_features(self, lam: Tensor | None, feature: Tensor) -> Tensor | None:
-        """λ's sinusoids beside the raw time feature: (B, dim·features + time_dim); None for a product model."""
+        """λ's sinusoids and the raw time feature: (B, dim·features + time_dim); None for a product model."""
         if (lam is None) != (self.latent is None):
             raise ValueError("λ must be given to a mixture model, and only to a mixture model")
         if lam is None or self.latent is None:
@@ -229,12 +230,12 @@ class UNet(nn.Module):
                 h = module(h)
         return h
 
-    def net_out(
-        self, x: Tensor, t: Tensor, label: Tensor | None = None, lam: Tensor | None = None
-    ) -> Tensor:
+    def net_out(self, x: Tensor, t: Tensor, label: Tensor | None = None, lam: Tensor | None = None) -> Tensor:
         """x (B, D) long, t (B,): means in the first C, log-scales in the last C channels of (B, 2C, H, W)."""
         dtype = self.input_conv.weight.dtype
-        centred = (2.0 * x.reshape(-1, *self.shape) / (self.symbols - 1) - 1.0).to(dtype)
+        # half precision cannot count to S - 1
+        pixels = x.reshape(-1, *self.shape).to(torch.promote_types(dtype, torch.float32))
+        centred = (2.0 * pixels / (self.symbols - 1) - 1.0).to(dtype)
         feature = sinusoid(t * self.time_scale, self.time_dim).to(dtype)
         features = self.latent_features(lam, feature)
         h = self._path(centred, self.time_embedding(feature, label), features)
@@ -242,7 +243,7 @@ class UNet(nn.Module):
         return torch.cat([torch.tanh(centred + mean), log_scale], dim=1)
 
     def body(self, x: Tensor, t: Tensor, label: Tensor | None = None, lam: Tensor | None = None) -> Tensor:
-        """x (B, D) long, t (B,), label (B,), lam (B,) or (B, dim): (B, D, 2), mean and log-scale of each pixel."""
+        """x (B, D) long, t (B,), label (B,), lam (B,) or (B, dim): mean and log-scale of each pixel (B, D, 2)."""
         return self.net_out(x, t, label, lam).reshape(len(x), 2, self.length).transpose(1, 2)
 
     def head(self, h: Tensor, d: Tensor | None = None) -> Tensor:

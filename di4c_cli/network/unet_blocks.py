@@ -1,7 +1,7 @@
-"""Convolutional parts of the pixel U-Net: residual block, attention, resampling; no knowledge of how they are joined.
+"""Parts of the pixel U-Net: residual block, attention, resampling; not how they are joined.
 
-Attribute names follow the published tauLDR checkpoints, and so does the order in which parameters are created: the
-EMA of those checkpoints is an unnamed list in parameter order.
+Attribute names follow the published tauLDR checkpoints, and so does the order in which parameters are created:
+the EMA of those checkpoints is an unnamed list in parameter order.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 
 def sinusoid(value: Tensor, width: int) -> Tensor:
-    """Sines, then cosines, of `value` (...,) at width/2 geometric frequencies from 1 to 1/10000: (..., width)."""
+    """Sines, then cosines, of `value` (...,) at geometric frequencies from 1 to 1/10000: (..., width)."""
     half = width // 2
     exponent = torch.arange(half, dtype=value.dtype, device=value.device) / max(half - 1, 1)
     angle = value[..., None] * torch.exp(-math.log(10000.0) * exponent)
@@ -23,8 +23,8 @@ def sinusoid(value: Tensor, width: int) -> Tensor:
 
 def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """Single-head attention over all pixels, scale 1/sqrt(C); all (B, C, H, W)."""
-    rows = [a.flatten(2).transpose(1, 2).unsqueeze(1) for a in (query, key, value)]
-    mixed = F.scaled_dot_product_attention(*rows)
+    q, k, v = (a.flatten(2).transpose(1, 2).unsqueeze(1) for a in (query, key, value))
+    mixed = F.scaled_dot_product_attention(q, k, v)
     return mixed.squeeze(1).transpose(1, 2).reshape(value.shape)
 
 

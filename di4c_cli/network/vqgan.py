@@ -1,7 +1,7 @@
 """The VQGAN tokenizer: images to a grid of codebook indices and back.
 
-Parameter names are those of the published (taming-transformers) checkpoints. The adversarial and perceptual losses
-of its original training do not live here.
+Parameter names are those of the published (taming-transformers) checkpoints. The adversarial and perceptual
+losses of its original training do not live here.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -195,8 +194,8 @@ class VQGAN(nn.Module):
     @property
     def config(self) -> dict[str, Any]:
         """Constructor arguments and the type, as written to config.json."""
-        names = ("channels", "multipliers", "blocks", "attention_resolutions", "z_channels")
-        names += ("embed_dim", "codes", "resolution", "in_channels", "out_channels")
+        names = ["channels", "multipliers", "blocks", "attention_resolutions", "z_channels"]
+        names += ["embed_dim", "codes", "resolution", "in_channels", "out_channels"]
         return {"type": "vqgan"} | {name: getattr(self, name) for name in names}
 
     def pre_quant(self, image: Tensor) -> Tensor:
@@ -217,8 +216,8 @@ class VQGAN(nn.Module):
     def forward_train(self, image: Tensor, commitment: float = 0.25) -> tuple[Tensor, Tensor, Tensor]:
         """Reconstruction (B, C, H, W), codebook loss (scalar), codes (B, h·w).
 
-        The codebook moves to the encoder's vectors with weight 1, the encoder to the codebook with `commitment`; the
-        decoder's gradient passes straight through the quantiser.
+        The codebook moves to the encoder's vectors with weight 1, the encoder to the codebook with `commitment`;
+        the decoder's gradient passes straight through the quantiser.
         """
         z = self.pre_quant(image)
         vectors, codes = self.quantize(z)
