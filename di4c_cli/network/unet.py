@@ -34,7 +34,7 @@ TAIL = 1e-6
 def truncated_logistic(mu: Tensor, log_scale: Tensor, symbols: int) -> Tensor:
     """Logits (n, S) of S equal bins on [-1, 1] under a logistic law; mu and log_scale (n,).
 
-    Published: a + log(1 - exp(b - a) + 1e-6), with a, b the log-sigmoids at a bin's upper and lower edge u, v.
+    Published: a + log(1 - exp(b - a) + 1e-6), with a, b the log-sigmoids at a bin's upper, lower edge u, v.
     Here 1 - exp(b - a) is written as sigmoid(-v)(1 - exp(v - u)), the same number without cancellation.
     """
     if mu.dtype not in (torch.float32, torch.float64):
@@ -233,17 +233,17 @@ class UNet(nn.Module):
     def net_out(self, x: Tensor, t: Tensor, label: Tensor | None = None, lam: Tensor | None = None) -> Tensor:
         """x (B, D) long, t (B,): means in the first C, log-scales in the last C channels of (B, 2C, H, W)."""
         dtype = self.input_conv.weight.dtype
-        # half precision cannot count to S - 1
+        # The means stay in at least float32: near ±1 half precision is coarser than a bin.
         pixels = x.reshape(-1, *self.shape).to(torch.promote_types(dtype, torch.float32))
-        centred = (2.0 * pixels / (self.symbols - 1) - 1.0).to(dtype)
+        centred = 2.0 * pixels / (self.symbols - 1) - 1.0
         feature = sinusoid(t * self.time_scale, self.time_dim).to(dtype)
         features = self.latent_features(lam, feature)
-        h = self._path(centred, self.time_embedding(feature, label), features)
+        h = self._path(centred.to(dtype), self.time_embedding(feature, label), features)
         mean, log_scale = self.output_modules[1](F.silu(self.output_modules[0](h))).chunk(2, dim=1)
         return torch.cat([torch.tanh(centred + mean), log_scale], dim=1)
 
     def body(self, x: Tensor, t: Tensor, label: Tensor | None = None, lam: Tensor | None = None) -> Tensor:
-        """x (B, D) long, t (B,), label (B,), lam (B,) or (B, dim): mean and log-scale of each pixel (B, D, 2)."""
+        """x (B, D) long, t (B,), label (B,), lam (B,) or (B, dim): mean, log-scale per pixel (B, D, 2)."""
         return self.net_out(x, t, label, lam).reshape(len(x), 2, self.length).transpose(1, 2)
 
     def head(self, h: Tensor, d: Tensor | None = None) -> Tensor:

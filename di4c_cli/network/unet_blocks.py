@@ -1,7 +1,7 @@
 """Parts of the pixel U-Net: residual block, attention, resampling; not how they are joined.
 
-Attribute names follow the published tauLDR checkpoints, and so does the order in which parameters are created:
-the EMA of those checkpoints is an unnamed list in parameter order.
+Attribute names follow the published tauLDR checkpoints, and so does the order in which parameters are
+created: the EMA of those checkpoints is an unnamed list in parameter order.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def reset(layer: nn.Conv2d | nn.Linear, gain: float = 1.0, generator: torch.Gene
 class NIN(nn.Module):
     """A 1x1 convolution whose matrix is stored as (in, out)."""
 
-    def __init__(self, inputs: int, outputs: int, gain: float = 0.3) -> None:
+    def __init__(self, inputs: int, outputs: int, gain: float = 1.0) -> None:
         super().__init__()
         self.W = nn.Parameter(nn.init.xavier_uniform_(torch.empty(inputs, outputs), gain=gain))
         self.b = nn.Parameter(torch.zeros(outputs))

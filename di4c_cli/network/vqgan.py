@@ -216,8 +216,8 @@ class VQGAN(nn.Module):
     def forward_train(self, image: Tensor, commitment: float = 0.25) -> tuple[Tensor, Tensor, Tensor]:
         """Reconstruction (B, C, H, W), codebook loss (scalar), codes (B, h·w).
 
-        The codebook moves to the encoder's vectors with weight 1, the encoder to the codebook with `commitment`;
-        the decoder's gradient passes straight through the quantiser.
+        The codebook moves to the encoder's vectors with weight 1, the encoder to the codebook with
+        weight `commitment`; the decoder's gradient passes straight through the quantiser.
         """
         z = self.pre_quant(image)
         vectors, codes = self.quantize(z)
