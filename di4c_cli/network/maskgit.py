@@ -1,0 +1,201 @@
+"""The MaskGIT transformer over VQ codes: learned positions, one class token, output tied to the token table.
+
+Parameter names are the published ones. Guidance and the confidence sampler live in `sampler`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from di4c_cli.errors import UserError
+from di4c_cli.network.latent import LatentNetwork
+
+OUTER_EPS = 1e-12  # of the layer norms before and after the blocks; the blocks use torch's 1e-5
+
+
+class FusedAttention(nn.Module):
+    """Multi-head attention with the parameter names of torch's, on SDPA in training and evaluation alike."""
+
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.heads, self.dropout = heads, dropout
+        self.in_proj_weight = nn.Parameter(torch.empty(3 * width, width))
+        self.in_proj_bias = nn.Parameter(torch.zeros(3 * width))
+        self.out_proj = nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        qkv = F.linear(x, self.in_proj_weight, self.in_proj_bias).unflatten(2, (3, self.heads, -1))
+        q, k, v = qkv.transpose(1, 3).unbind(2)
+        dropout = self.dropout if self.training else 0.0
+        mixed = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout)
+        return self.out_proj(mixed.transpose(1, 2).flatten(2))
+
+
+class Attention(nn.Module):
+    """The published name `fn.mha`."""
+
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.mha = FusedAttention(width, heads, dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.mha(x)
+
+
+class FeedForward(nn.Module):
+    """The published name `fn.net`; the dropouts keep their places in the numbering."""
+
+    def __init__(self, width: int, mlp: int, dropout: float) -> None:
+        super().__init__()
+        self.net = nn.Sequential(
+            nn.Linear(width, mlp), nn.GELU(), nn.Dropout(dropout), nn.Linear(mlp, width), nn.Dropout(dropout)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net(x)
+
+
+class PreNorm(nn.Module):
+    """Layer norm, λ modulation if there is one, then `fn`."""
+
+    def __init__(self, width: int, fn: nn.Module) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.fn = fn
+
+    def forward(self, x: Tensor, shift: Tensor | None = None, scale: Tensor | None = None) -> Tensor:
+        """x `(B, T, H)`; shift and scale `(B, 1, H)`."""
+        u = self.norm(x)
+        if shift is not None and scale is not None:
+            u = torch.addcmul(shift, u, 1 + scale)
+        return self.fn(u)
+
+
+class Transformer(nn.Module):
+    """The blocks: `layers.N.0` attends, `layers.N.1` is the MLP."""
+
+    def __init__(self, width: int, depth: int, heads: int, mlp: int, dropout: float) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(
+            nn.ModuleList(
+                (
+                    PreNorm(width, Attention(width, heads, dropout)),
+                    PreNorm(width, FeedForward(width, mlp, dropout)),
+                )
+            )
+            for _ in range(depth)
+        )
+
+    @staticmethod
+    def block(layer: nn.ModuleList, x: Tensor, film: Tensor | None) -> Tensor:
+        """One block; film `(4, B, 1, H)` holds shift and scale for each of the two norms."""
+        attend, mlp = layer
+        first, second = ((), ()) if film is None else (tuple(film[:2]), tuple(film[2:]))
+        x = x + attend(x, *first)
+        return x + mlp(x, *second)
+
+    def forward(self, x: Tensor, film: Tensor | None, checkpointing: bool) -> Tensor:
+        """x `(B, T, H)`, film `(B, depth, 4, H)` or None."""
+        for i, layer in enumerate(cast("list[nn.ModuleList]", list(self.layers))):
+            own = None if film is None else film[:, i].transpose(0, 1)[:, :, None]
+            if checkpointing and torch.is_grad_enabled():
+                x = checkpoint(self.block, layer, x, own, use_reentrant=False)
+            else:
+                x = self.block(layer, x, own)
+        return x
+
+
+class MaskGit(LatentNetwork):
+    """Transformer over codes 0..K, where K is the mask; `body` and `head` as in docs/architecture.md.
+
+    Rows of the token table: K codes, the mask, `labels` classes, "no class".
+    """
+
+    def __init__(
+        self,
+        symbols: int,
+        length: int,
+        width: int,
+        depth: int,
+        heads: int,
+        mlp: int,
+        labels: int | None = None,
+        dropout: float = 0.0,
+        latent: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        if width % heads:
+            raise UserError(f"width {width} must be a multiple of the {heads} heads.")
+        self.symbols, self.length, self.width = symbols, length, width
+        self.depth, self.heads, self.mlp = depth, heads, mlp
+        self.labels, self.dropout = labels or 0, dropout
+        self.checkpointing = False
+        rows = symbols + 1 + self.labels + 1
+        self.pos_emb = nn.Parameter(torch.zeros(1, length + 1, width))
+        self.bias = nn.Parameter(torch.zeros(length + 1, rows))
+        self.tok_emb = nn.Embedding(rows, width)
+        self.first_layer = nn.Sequential(
+            *self._outer(width, dropout), nn.Dropout(dropout), nn.Linear(width, width)
+        )
+        self.transformer = Transformer(width, depth, heads, mlp, dropout)
+        self.last_layer = nn.Sequential(*self._outer(width, dropout))
+        self._init_plain()
+        self.add_latent(latent, width, depth, parts=4)
+
+    @staticmethod
+    def _outer(width: int, dropout: float) -> list[nn.Module]:
+        """What the stacks before and after the blocks have in common, modules 0 to 4."""
+        return [
+            nn.LayerNorm(width, eps=OUTER_EPS),
+            nn.Dropout(dropout),
+            nn.Linear(width, width),
+            nn.GELU(),
+            nn.LayerNorm(width, eps=OUTER_EPS),
+        ]
+
+    def _init_plain(self) -> None:
+        """Small normal matrices; vectors stay at 0, norms at 1."""
+        for name, parameter in self.named_parameters():
+            if parameter.dim() > 1 and name != "bias":
+                nn.init.trunc_normal_(parameter, std=0.02)
+            elif name.endswith("bias"):
+                nn.init.zeros_(parameter)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """Constructor arguments, with "type"."""
+        names = ("symbols", "length", "width", "depth", "heads", "mlp", "labels", "dropout", "latent")
+        return {"type": "maskgit", **{name: getattr(self, name) for name in names}}
+
+    def class_token(self, x: Tensor, label: Tensor | None) -> Tensor:
+        """Row of the token table for each sample's class, `(B, 1)`; -1 and None mean "no class"."""
+        nothing = self.symbols + 1 + self.labels
+        if label is None:
+            return x.new_full((x.shape[0], 1), nothing)
+        return torch.where(label < 0, nothing, self.symbols + 1 + label)[:, None]
+
+    def body(self, x: Tensor, t: Tensor, label: Tensor | None = None, lam: Tensor | None = None) -> Tensor:
+        """Codes `(B, D)` -> states `(B, D, H)` to be met with the token table; the time is not used."""
+        # One vector per sample costs nothing and steers everything: it stays out of autocast.
+        with torch.autocast(x.device.type, enabled=False):
+            token, film = self.latent_vectors(lam)
+        hidden = self.tok_emb(torch.cat((x, self.class_token(x, label)), dim=1)) + self.pos_emb
+        if token is not None:
+            hidden = torch.cat((hidden, token), dim=1)  # after the class token and without a position
+        hidden = self.transformer(self.first_layer(hidden), film, self.checkpointing)
+        return self.last_layer(hidden[:, : self.length])
+
+    def head(self, h: Tensor, d: Tensor) -> Tensor:
+        """Hidden rows `(n, H)` at positions d `(n,)` -> logits over the real symbols `(n, S)`."""
+        table = self.tok_emb.weight[: self.symbols]
+        return torch.addmm(self.bias[:, : self.symbols][d], h.to(table.dtype), table.T)
+
+    def logits(self, h: Tensor) -> Tensor:
+        """Hidden states `(B, D, H)` -> logits `(B, D, S + 1)`, the mask's column included."""
+        table = self.tok_emb.weight[: self.symbols + 1]
+        return F.linear(h.to(table.dtype), table) + self.bias[: self.length, : self.symbols + 1]
