@@ -28,14 +28,17 @@ class Latent:
                 f"Unknown latent distribution '{self.distribution}'.", f"Choose one of {', '.join(DISTRIBUTIONS)}."
             )
 
-    def draw(self, noise: Noise, *count: int) -> Tensor:
+    def draw(self, noise: Noise, name: str, *count: int) -> Tensor:
         """`(B, *count)` for a scalar λ, `(B, *count, dim)` for a vector."""
         shape = count if self.dim == 1 else (*count, self.dim)
-        return noise.uniform(*shape) if self.distribution == "uniform" else noise.normal(*shape)
+        return noise.uniform(name, *shape) if self.distribution == "uniform" else noise.normal(name, *shape)
 
 
 class Prediction:
-    """p(x0|xt; λ) for one batch: the body has run, the head runs only where it is asked."""
+    """p(x0|xt; λ) for one batch: the body has run, the head runs only where it is asked.
+
+    Rows given to `logits` and `log_probs` must be unknown positions of x_t; `dense` takes care of the known ones.
+    """
 
     def __init__(self, network: nn.Module, process: Process, x_t: Tensor, hidden: Tensor) -> None:
         self.network, self.process = network, process
@@ -98,12 +101,20 @@ class Denoiser(nn.Module):
     def device(self) -> torch.device:
         return next(self.network.parameters()).device
 
-    def draw_latent(self, noise: Noise, *count: int) -> Tensor | None:
+    def draw_latent(self, noise: Noise, name: str, *count: int) -> Tensor | None:
         """λ for each sample, or `count` of them; None for a product model."""
-        return None if self.latent is None else self.latent.draw(noise, *count).to(self.dtype)
+        return None if self.latent is None else self.latent.draw(noise, name, *count).to(self.dtype)
 
-    def predict(self, x_t: Tensor, t: Tensor, label: Tensor | None = None, lam: Tensor | None = None) -> Prediction:
-        """Run the body on x_t `(B, D)` at times t `(B,)`."""
+    def predict(
+        self,
+        x_t: Tensor,
+        t: Tensor,
+        label: Tensor | None = None,
+        lam: Tensor | None = None,
+        dropout: bool = False,
+    ) -> Prediction:
+        """Run the body on x_t `(B, D)` at times t `(B,)`; dropout is off unless asked for."""
+        self.network.train(dropout)
         return Prediction(self.network, self.process, x_t, self(x_t, t, label, lam))
 
     def forward(self, x_t: Tensor, t: Tensor, label: Tensor | None = None, lam: Tensor | None = None) -> Tensor:

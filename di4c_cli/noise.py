@@ -1,4 +1,4 @@
-"""All randomness of di4c: one generator per sample, so that a draw depends on the sample's number alone."""
+"""All randomness of di4c: a draw is a function of (seed, stream, name, sample number) and of nothing else."""
 
 from __future__ import annotations
 
@@ -17,58 +17,59 @@ def _mix32(value: int) -> int:
     return value ^ (value >> 16)
 
 
-def sample_seed(seed: int, stream: str, index: int) -> int:
-    """The generator seed of sample `index`; distinct for distinct indices of one (seed, stream).
+def sample_seeds(key: str, index: Sequence[int]) -> list[int]:
+    """Generator seeds for the samples `index` under one key; distinct samples get distinct seeds.
 
     torch's CPU generator uses 32 bits of its seed, so a plain hash would give two of 100 000 samples the same
     numbers now and then. A bijection of the index cannot.
     """
-    key = hashlib.blake2b(f"{stream}:{seed}".encode(), digest_size=8).digest()
-    low, high = int.from_bytes(key[:4], "little"), int.from_bytes(key[4:], "little")
-    return _mix32(_mix32(index ^ low) ^ high)
+    digest = hashlib.blake2b(key.encode(), digest_size=8).digest()
+    low, high = int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")
+    return [_mix32(_mix32(int(i) ^ low) ^ high) for i in index]
 
 
 class Noise:
-    """A batch of independent random streams, one per sample.
+    """Named, stateless draws for a batch of numbered samples.
 
-    Numbers are drawn on the CPU and moved, so every device sees the same ones.
+    Nothing depends on the batch, the order of calls or the number of processes. Numbers are drawn on the CPU and
+    moved, so every device sees the same ones.
     """
 
     def __init__(
         self, seed: int, index: Sequence[int], stream: str = "sample", device: torch.device | str = "cpu"
     ) -> None:
+        self.seed, self.stream = seed, stream
+        self.index = [int(i) for i in index]
         self.device = torch.device(device)
-        self._generators = []
-        for i in index:
-            generator = torch.Generator()
-            generator.manual_seed(sample_seed(seed, stream, int(i)))
-            self._generators.append(generator)
+        self._generator = torch.Generator()
 
     def __len__(self) -> int:
-        return len(self._generators)
+        return len(self.index)
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """float64, or float32 on devices without it."""
-        return torch.float32 if self.device.type == "mps" else torch.float64
+    def at(self, *key: object) -> Noise:
+        """The same samples in a stream of their own, e.g. `noise.at("step", 3)`."""
+        return Noise(self.seed, self.index, "/".join([self.stream, *map(str, key)]), self.device)
 
-    def uniform(self, *shape: int) -> Tensor:
-        """`(B, *shape)` numbers in [0, 1)."""
-        return self._gather([torch.rand(shape, generator=g, dtype=torch.float64) for g in self._generators], shape)
+    def uniform(self, name: str, *shape: int) -> Tensor:
+        """`(B, *shape)` numbers in [0, 1), float64 (float32 on devices without it)."""
+        return self._draw(name, shape, torch.rand)
 
-    def normal(self, *shape: int) -> Tensor:
+    def normal(self, name: str, *shape: int) -> Tensor:
         """`(B, *shape)` standard normal numbers."""
-        return self._gather([torch.randn(shape, generator=g, dtype=torch.float64) for g in self._generators], shape)
+        return self._draw(name, shape, torch.randn)
 
-    def gumbel(self, *shape: int) -> Tensor:
-        """`(B, *shape)` standard Gumbel numbers; finite because 0 is moved to the smallest uniform above it."""
-        uniform = self.uniform(*shape).clamp_min(2.0**-53)
-        return -torch.log(-torch.log(uniform))
+    def gumbel(self, name: str, *shape: int) -> Tensor:
+        """`(B, *shape)` standard Gumbel numbers; finite, because 0 is moved to the smallest uniform above it."""
+        return -torch.log(-torch.log(self.uniform(name, *shape).clamp_min(2.0**-53)))
 
-    def _gather(self, rows: list[Tensor], shape: tuple[int, ...]) -> Tensor:
-        stacked = torch.stack(rows) if rows else torch.empty((0, *shape), dtype=torch.float64)
-        if self.dtype is torch.float32:
-            # rounding 1 - 2**-53 to float32 gives 1.0, which the inverse CDF may not see
-            stacked = stacked.to(torch.float32)
-            stacked = stacked.clamp_max(1 - 2.0**-24) if bool((stacked == 1).any()) else stacked
-        return stacked.to(self.device)
+    def _draw(self, name: str, shape: tuple[int, ...], source: object) -> Tensor:
+        out = torch.empty((len(self), *shape), dtype=torch.float64)
+        key = f"{self.seed}:{self.stream}:{name}"
+        for row, seed in enumerate(sample_seeds(key, self.index)):
+            self._generator.manual_seed(seed)
+            source(shape, generator=self._generator, dtype=torch.float64, out=out[row])  # type: ignore[operator]
+        if self.device.type != "mps":
+            return out.to(self.device)
+        # rounding 1 - 2**-53 to float32 gives 1.0, which the inverse CDF may not see
+        narrow = out.to(torch.float32)
+        return (narrow.clamp_max(1 - 2.0**-24) if source is torch.rand else narrow).to(self.device)

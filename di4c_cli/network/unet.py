@@ -14,6 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from di4c_cli.errors import UserError
+from di4c_cli.network.latent import latent_settings, precise, reset_linear, sinusoid
 from di4c_cli.network.unet_blocks import (
     Attention,
     Downsample,
@@ -22,8 +24,6 @@ from di4c_cli.network.unet_blocks import (
     conv3x3,
     dense,
     group_norm,
-    reset,
-    sinusoid,
 )
 
 # exp(20) makes every bin of a 16-bit range one-hot; beyond it the exponential only brings overflow.
@@ -71,21 +71,33 @@ class UNet(nn.Module):
         self.channels, self.multipliers, self.blocks = channels, list(multipliers), blocks
         self.attention = [attention] if isinstance(attention, int) else list(attention)
         self.time_dim, self.time_scale, self.dropout, self.labels = time_dim, time_scale, dropout, labels
-        published: dict[str, Any] = {"inject": "film", "dim": 1, "features": time_dim}
-        self.latent = None if latent is None else published | latent
+        self.latent = self._latent_settings(latent)
         self.checkpointing = False
         self._check()
         self._build()
+
+    @staticmethod
+    def _latent_settings(latent: dict[str, Any] | None) -> dict[str, Any] | None:
+        """Settings with defaults: λ beside the time, each component through the sinusoids, as published."""
+        if latent is None:
+            return None
+        given = {key: value for key, value in latent.items() if value is not None}
+        settings = latent_settings({"inject": "film", "features": "sinusoid"} | given)
+        if settings and settings["inject"] != "film":
+            raise UserError(
+                f"The U-Net takes λ beside the time, not as {settings['inject']!r}.", "Use 'film'."
+            )
+        return settings
 
     def _check(self) -> None:
         """Refuse sizes for which the skip connections or the features would not fit."""
         factor = 2 ** (len(self.multipliers) - 1)
         if self.shape[1] % factor or self.shape[2] % factor:
             raise ValueError(f"image sides {self.shape[1:]} must be multiples of {factor}")
-        if self.time_dim % 2 or (self.latent and self.latent["features"] % 2):
-            raise ValueError("time_dim and latent features must be even: half sines, half cosines")
-        if self.latent and self.latent["inject"] != "film":
-            raise ValueError(f"the U-Net takes λ as 'film', not {self.latent['inject']!r}")
+        if self.time_dim % 2 or self.time_dim < 4:
+            raise ValueError(
+                f"time_dim {self.time_dim} must be even, half sines and half cosines, and at least 4"
+            )
 
     def _build(self) -> None:
         """Create the parameters in the published order."""
@@ -96,7 +108,7 @@ class UNet(nn.Module):
             nn.init.zeros_(self.label_emb.weight)
         features = self.time_dim
         if self.latent is not None:
-            features += self.latent["dim"] * self.latent["features"]
+            features += self.latent["dim"] * (self.time_dim if self.latent["features"] == "sinusoid" else 1)
             self.lemb_modules = nn.ModuleList([dense(self.time_dim, wide), dense(wide, wide)])
             self.hlemb_modules = nn.ModuleList([dense(self.time_dim, wide), dense(wide, wide)])
             self.tlam_mix = dense(features, self.time_dim)
@@ -113,7 +125,8 @@ class UNet(nn.Module):
         self.output_modules = nn.ModuleList(
             [group_norm(narrow), conv3x3(narrow, 2 * self.shape[0], zero=True)]
         )
-        self.init_latent("default")
+        if self.latent is not None:
+            self.init_latent("default")
 
     def _block(self, inputs: int, outputs: int) -> ResidualBlock:
         return ResidualBlock(inputs, outputs, 4 * self.time_dim, self.dropout, self.latent is not None)
@@ -147,26 +160,23 @@ class UNet(nn.Module):
                 modules.append(Upsample(current))
         return nn.ModuleList(modules)
 
-    @torch.no_grad()
     def init_latent(self, kind: str | float = "default", generator: torch.Generator | None = None) -> None:
         """Draw the λ layers anew.
 
         "default" (the paper) and "zero" leave `dense1` at zero, so a student starts as its teacher; a number
         is the standard deviation of the `dense1` weights, which lets λ matter from the first step.
         """
-        if kind in ("default", "zero"):
-            kind = 0.0
-        if isinstance(kind, str):
-            raise ValueError(f"unknown latent initialisation {kind!r}: use 'default', 'zero' or a number")
         if self.latent is None:
-            return
+            raise ValueError("a network without λ conditioning has no λ weights to initialise")
+        if isinstance(kind, str) and kind not in ("default", "zero"):
+            raise UserError(f"λ initialisation {kind!r} is unknown.", 'Use "default", "zero" or a number.')
+        std = 0.0 if isinstance(kind, str) else float(kind)
         for layer in (*self.lemb_modules, *self.hlemb_modules, self.tlam_mix, self.h_t_lam_mix):
             assert isinstance(layer, nn.Linear)
-            reset(layer, generator=generator)
+            reset_linear(layer, None, generator)
         for module in self.modules():
             if isinstance(module, ResidualBlock) and module.dense1 is not None:
-                nn.init.normal_(module.dense1.weight, std=kind, generator=generator)
-                nn.init.zeros_(module.dense1.bias)
+                reset_linear(module.dense1, std, generator)
 
     @property
     def config(self) -> dict[str, Any]:
@@ -185,14 +195,17 @@ class UNet(nn.Module):
         return time + self.label_emb(torch.where(label < 0, self.labels, label))
 
     def latent_features(self, lam: Tensor | None, feature: Tensor) -> Tensor | None:
-        """λ's sinusoids and the raw time feature: (B, dim·features + time_dim); None for a product model."""
+        """Features of λ, (B,) or (B, dim), followed by the raw time feature (B, time_dim); None without λ."""
         if (lam is None) != (self.latent is None):
             raise ValueError("λ must be given to a mixture model, and only to a mixture model")
         if lam is None or self.latent is None:
             return None
-        lam = lam.reshape(len(feature), self.latent["dim"])
-        wave = sinusoid(lam * self.time_scale, self.latent["features"]).flatten(1)
-        return torch.cat([wave.to(feature.dtype), feature], dim=1)
+        lam = lam.reshape(len(feature), self.latent["dim"]).to(precise(lam.dtype))
+        if self.latent["features"] == "sinusoid":
+            lam = sinusoid(lam * self.time_scale, self.time_dim).flatten(1)
+        elif self.latent["prior"] == "uniform":
+            lam = 2.0 * lam - 1.0  # centred, so that the first layer sees signs and not an offset
+        return torch.cat([lam.to(feature.dtype), feature], dim=1)
 
     def latent_embedding(self, features: Tensor, deepest: Tensor | None = None) -> Tensor:
         """λ vector (B, 4·time_dim): of the descending path, or with `deepest` (B, C, h, w) of the rest."""
@@ -234,9 +247,9 @@ class UNet(nn.Module):
         """x (B, D) long, t (B,): means in the first C, log-scales in the last C channels of (B, 2C, H, W)."""
         dtype = self.input_conv.weight.dtype
         # The means stay in at least float32: near ±1 half precision is coarser than a bin.
-        pixels = x.reshape(-1, *self.shape).to(torch.promote_types(dtype, torch.float32))
+        pixels = x.reshape(-1, *self.shape).to(precise(dtype))
         centred = 2.0 * pixels / (self.symbols - 1) - 1.0
-        feature = sinusoid(t * self.time_scale, self.time_dim).to(dtype)
+        feature = sinusoid(t.to(precise(t.dtype)) * self.time_scale, self.time_dim).to(dtype)
         features = self.latent_features(lam, feature)
         h = self._path(centred.to(dtype), self.time_embedding(feature, label), features)
         mean, log_scale = self.output_modules[1](F.silu(self.output_modules[0](h))).chunk(2, dim=1)

@@ -13,14 +13,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-def sinusoid(value: Tensor, width: int) -> Tensor:
-    """Sines, then cosines, of `value` (...,) at geometric frequencies from 1 to 1/10000: (..., width)."""
-    half = width // 2
-    exponent = torch.arange(half, dtype=value.dtype, device=value.device) / max(half - 1, 1)
-    angle = value[..., None] * torch.exp(-math.log(10000.0) * exponent)
-    return torch.cat([angle.sin(), angle.cos()], dim=-1)
-
-
 def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """Single-head attention over all pixels, scale 1/sqrt(C); all (B, C, H, W)."""
     q, k, v = (a.flatten(2).transpose(1, 2).unsqueeze(1) for a in (query, key, value))
@@ -47,9 +39,9 @@ def dense(inputs: int, outputs: int) -> nn.Linear:
     return layer
 
 
-def reset(layer: nn.Conv2d | nn.Linear, gain: float = 1.0, generator: torch.Generator | None = None) -> None:
+def reset(layer: nn.Conv2d | nn.Linear, gain: float = 1.0) -> None:
     """Fan-average uniform weights times `gain`, zero bias."""
-    nn.init.xavier_uniform_(layer.weight, gain=gain, generator=generator)
+    nn.init.xavier_uniform_(layer.weight, gain=gain)
     if layer.bias is not None:
         nn.init.zeros_(layer.bias)
 

@@ -1,4 +1,4 @@
-"""What every forward process offers: prior, corruption, transition matrices and the analytical reverse step."""
+"""What every forward process offers: prior, corruption and the analytical reverse step, as functions of uniforms."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-
-from di4c_cli.noise import Noise
 
 RowLogProbs = Callable[[Tensor, Tensor], Tensor]
 """`(b, d)` index vectors, each `(n,)`, to log p(x0^d | xt) of shape `(n, S)`."""
@@ -32,16 +30,16 @@ class Process(ABC):
         """Constructor arguments and `type`, as written to config.json."""
 
     @abstractmethod
-    def prior(self, length: int, noise: Noise) -> Tensor:
-        """x_1 `(B, D)`: where sampling starts."""
+    def prior(self, uniform: Tensor) -> Tensor:
+        """x_1 `(B, D)`, where sampling starts, from `(B, D)` uniforms."""
 
     @abstractmethod
-    def corrupt(self, x0: Tensor, t: Tensor, noise: Noise) -> Tensor:
-        """x_t ~ q_{t|0} `(B, D)` for per-sample times t `(B,)`."""
+    def corrupt(self, x0: Tensor, t: Tensor, uniform: Tensor) -> Tensor:
+        """x_t ~ q_{t|0} `(B, D)` for per-sample times t `(B,)` and uniforms `(B, D)`."""
 
     @abstractmethod
     def transition(self, s: Tensor, t: Tensor) -> Tensor:
-        """q_{t|s} as `(B, states, states)` matrices whose rows are the source state."""
+        """q_{t|s} as `(B, states, states)` matrices whose rows are the source state; for small state spaces."""
 
     @abstractmethod
     def posterior(self, p0: Tensor, x_t: Tensor, t: Tensor, s: Tensor) -> Tensor:
@@ -54,10 +52,13 @@ class Process(ABC):
         x_t: Tensor,
         t: Tensor,
         s: Tensor,
-        noise: Noise,
+        uniform: Tensor,
         dtype: torch.dtype = torch.float64,
     ) -> Tensor:
-        """One analytical step x_t -> x_s `(B, D)`; asks for `log_probs` only where the step needs them."""
+        """One analytical step x_t `(B, D)` -> x_s `(B, *many, D)` from uniforms `(B, *many, D, 2)`.
+
+        `many` draws share one prediction. `log_probs` is asked once, only for the rows that the step needs.
+        """
 
     def unknown(self, x_t: Tensor) -> Tensor:
         """`(B, D)` bool: positions whose clean symbol x_t does not already give."""

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from di4c_cli.draw import categorical
-from di4c_cli.noise import Noise
 from di4c_cli.process.base import Process, RowLogProbs, all_rows
 
 
@@ -23,13 +22,13 @@ class Markov(Process):
     def rate(self, t: Tensor) -> Tensor:
         """Forward rates R_t(x -> y) as `(B, S, S)`, rows the source, rows sum to zero."""
 
-    def prior(self, length: int, noise: Noise) -> Tensor:
-        log_p = self.stationary().to(noise.device).log().expand(len(noise), length, -1)
-        return categorical(log_p, noise.uniform(length))
+    def prior(self, uniform: Tensor) -> Tensor:
+        log_p = self.stationary().to(uniform).log().expand(*uniform.shape, -1)
+        return categorical(log_p, uniform)
 
-    def corrupt(self, x0: Tensor, t: Tensor, noise: Noise) -> Tensor:
+    def corrupt(self, x0: Tensor, t: Tensor, uniform: Tensor) -> Tensor:
         rows = self._rows(self.transition(torch.zeros_like(t), t), x0)
-        return categorical(rows.log(), noise.uniform(x0.shape[1]))
+        return categorical(rows.log(), uniform)
 
     def posterior(self, p0: Tensor, x_t: Tensor, t: Tensor, s: Tensor, eps: float = 0.0) -> Tensor:
         """Bayes: q_{t|s}(x_t|x_s) sum_{x0} p(x0) q_{s|0}(x_s|x0) / q_{t|0}(x_t|x0), normalised over x_s.
@@ -56,13 +55,15 @@ class Markov(Process):
         x_t: Tensor,
         t: Tensor,
         s: Tensor,
-        noise: Noise,
+        uniform: Tensor,
         dtype: torch.dtype = torch.float64,
     ) -> Tensor:
         b, d = all_rows(x_t)
-        p0 = log_probs(b, d).to(noise.dtype).softmax(-1).view(*x_t.shape, self.symbols)
-        posterior = self.posterior(p0, x_t, t, s)
-        return categorical(posterior.log(), noise.uniform(x_t.shape[1]), dtype)
+        p0 = log_probs(b, d).to(uniform.dtype).softmax(-1).view(*x_t.shape, self.symbols)
+        log_p = self.posterior(p0, x_t, t, s).log()
+        many = uniform.shape[1:-2]
+        spread = log_p.view(len(x_t), *[1] * len(many), *log_p.shape[1:]).expand(*uniform.shape[:-1], -1)
+        return categorical(spread, uniform[..., 1], dtype)
 
     @staticmethod
     def _rows(matrix: Tensor, x: Tensor) -> Tensor:

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from di4c_cli.draw import categorical
 from di4c_cli.errors import UserError
-from di4c_cli.noise import Noise
 from di4c_cli.process.base import Process, RowLogProbs
 
 SCHEDULES: dict[str, Callable[[Tensor], Tensor]] = {
@@ -48,12 +47,11 @@ class Masked(Process):
         m_t, m_s = self.mask_share(t), self.mask_share(s)
         return torch.where(m_t > 0, (m_t - m_s) / m_t.clamp_min(1e-300 if m_t.dtype == torch.float64 else 1e-30), 1.0)
 
-    def prior(self, length: int, noise: Noise) -> Tensor:
-        return torch.full((len(noise), length), self.mask, dtype=torch.long, device=noise.device)
+    def prior(self, uniform: Tensor) -> Tensor:
+        return torch.full(uniform.shape, self.mask, dtype=torch.long, device=uniform.device)
 
-    def corrupt(self, x0: Tensor, t: Tensor, noise: Noise) -> Tensor:
-        hide = noise.uniform(x0.shape[1]) < self.mask_share(t)[:, None]
-        return torch.where(hide, self.mask, x0)
+    def corrupt(self, x0: Tensor, t: Tensor, uniform: Tensor) -> Tensor:
+        return torch.where(uniform < self.mask_share(t)[:, None], self.mask, x0)
 
     def transition(self, s: Tensor, t: Tensor) -> Tensor:
         m_t, m_s = self.mask_share(t), self.mask_share(s)
@@ -78,15 +76,20 @@ class Masked(Process):
         x_t: Tensor,
         t: Tensor,
         s: Tensor,
-        noise: Noise,
+        uniform: Tensor,
         dtype: torch.dtype = torch.float64,
     ) -> Tensor:
         """Whether a position is revealed does not depend on its value, so that is decided first."""
-        length = x_t.shape[1]
-        choose, value = noise.uniform(2, length).unbind(1)
-        reveal = self.unknown(x_t) & (choose < self.reveal_share(t, s)[:, None])
-        b, d = reveal.nonzero(as_tuple=True)
-        x_s = x_t.clone()
-        if len(b):
-            x_s[b, d] = categorical(log_probs(b, d), value[b, d], dtype)
-        return x_s
+        batch, length = x_t.shape
+        choose, value = uniform.reshape(batch, -1, length, 2).unbind(-1)  # (B, many, D)
+        reveal = self.unknown(x_t)[:, None] & (choose < self.reveal_share(t, s)[:, None, None])
+        x_s = x_t[:, None].expand(reveal.shape).clone()
+        wanted = reveal.any(1)
+        if bool(wanted.any()):
+            b, d = wanted.nonzero(as_tuple=True)
+            row = torch.empty_like(x_t)
+            row[b, d] = torch.arange(len(b), device=x_t.device)
+            sample, draw, position = reveal.nonzero(as_tuple=True)
+            rows = log_probs(b, d)[row[sample, position]] if reveal.shape[1] > 1 else log_probs(b, d)
+            x_s[reveal] = categorical(rows, value[reveal], dtype)
+        return x_s.view(uniform.shape[:-1])
