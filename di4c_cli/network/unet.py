@@ -24,26 +24,8 @@ from di4c_cli.network.unet_blocks import (
     conv3x3,
     dense,
     group_norm,
+    truncated_logistic,
 )
-
-# exp(20) makes every bin of a 16-bit range one-hot; beyond it the exponential only brings overflow.
-MAX_LOG_STEEPNESS = 20.0
-TAIL = 1e-6
-
-
-def truncated_logistic(mu: Tensor, log_scale: Tensor, symbols: int) -> Tensor:
-    """Logits (n, S) of S equal bins on [-1, 1] under a logistic law; mu and log_scale (n,).
-
-    Published: a + log(1 - exp(b - a) + 1e-6), with a, b the log-sigmoids at a bin's upper, lower edge u, v.
-    Here 1 - exp(b - a) is written as sigmoid(-v)(1 - exp(v - u)), the same number without cancellation.
-    """
-    if mu.dtype not in (torch.float32, torch.float64):
-        mu, log_scale = mu.float(), log_scale.float()
-    steepness = torch.exp((2.0 - log_scale).clamp(max=MAX_LOG_STEEPNESS))[:, None]
-    edge = torch.linspace(-1.0, 1.0, symbols + 1, dtype=mu.dtype, device=mu.device)
-    distance = (edge - mu[:, None]) * steepness
-    inside = -torch.expm1(-steepness * (2.0 / symbols))
-    return F.logsigmoid(distance[:, 1:]) + torch.log(torch.sigmoid(-distance[:, :-1]) * inside + TAIL)
 
 
 class UNet(nn.Module):
