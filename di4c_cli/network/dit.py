@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from di4c_cli.errors import UserError
-from di4c_cli.network.latent import LatentNetwork, precise, sinusoid
+from di4c_cli.network.latent import LatentNetwork, precise, sinusoid, without_autocast
 
 NOISE_FEATURES = 256
 EPS = 1e-3  # of the log-linear noise: σ(t) = -log(1 - (1 - ε) t)
@@ -63,9 +63,9 @@ class Rotary(nn.Module):
     def __init__(self, head_width: int) -> None:
         super().__init__()
         self.head_width = head_width
-        self.register_buffer("inv_freq", self.frequencies(torch.device("cpu")))
+        self.register_buffer("inv_freq", self.frequencies())
 
-    def frequencies(self, device: torch.device) -> Tensor:
+    def frequencies(self, device: torch.device | None = None) -> Tensor:
         exponent = torch.arange(0, self.head_width, 2, device=device).float() / self.head_width
         return 1.0 / 10000.0**exponent
 
@@ -211,8 +211,7 @@ class DiT(LatentNetwork):
 
     def body(self, x: Tensor, t: Tensor, label: Tensor | None = None, lam: Tensor | None = None) -> Tensor:
         """Tokens `(B, D)` -> input of the final linear map `(B, D, H)`; D may differ from `length`."""
-        # Vectors per sample cost nothing and steer everything: they stay out of autocast.
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x.device):
             token, film = self.latent_vectors(lam)
             blocks, final = self.modulations(t, film)
             hidden = self.vocab_embed(x)

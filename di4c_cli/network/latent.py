@@ -6,7 +6,8 @@ Which distribution λ follows and when it is drawn is the denoiser's business; h
 from __future__ import annotations
 
 import math
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -40,6 +41,13 @@ def sinusoid(value: Tensor, width: int, cosines_first: bool = False) -> Tensor:
 def precise(dtype: torch.dtype) -> torch.dtype:
     """`dtype`, or float32 where half precision would blur angles such as 1000 λ."""
     return torch.promote_types(dtype, torch.float32)
+
+
+def without_autocast(device: torch.device) -> AbstractContextManager[None]:
+    """For vectors of one row per sample: they cost nothing and steer everything, so they stay precise."""
+    if torch.amp.is_autocast_available(device.type):
+        return cast("AbstractContextManager[None]", torch.autocast(device.type, enabled=False))
+    return nullcontext()  # the meta device, for estimates
 
 
 def latent_settings(latent: dict[str, Any] | None) -> dict[str, Any] | None:

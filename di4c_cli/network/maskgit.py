@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from di4c_cli.errors import UserError
-from di4c_cli.network.latent import LatentNetwork
+from di4c_cli.network.latent import LatentNetwork, without_autocast
 
 OUTER_EPS = 1e-12  # of the layer norms before and after the blocks; the blocks use torch's 1e-5
 
@@ -181,13 +181,14 @@ class MaskGit(LatentNetwork):
 
     def body(self, x: Tensor, t: Tensor, label: Tensor | None = None, lam: Tensor | None = None) -> Tensor:
         """Codes `(B, D)` -> states `(B, D, H)` to be met with the token table; the time is not used."""
-        # One vector per sample costs nothing and steers everything: it stays out of autocast.
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x.device):
             token, film = self.latent_vectors(lam)
         hidden = self.tok_emb(torch.cat((x, self.class_token(x, label)), dim=1)) + self.pos_emb
         if token is not None:
             hidden = torch.cat((hidden, token), dim=1)  # after the class token and without a position
-        hidden = self.transformer(self.first_layer(hidden), film, self.checkpointing)
+        # Under autocast the sums along the blocks stay in the weights' precision.
+        hidden = self.first_layer(hidden).to(hidden.dtype)
+        hidden = self.transformer(hidden, film, self.checkpointing)
         return self.last_layer(hidden[:, : self.length])
 
     def head(self, h: Tensor, d: Tensor) -> Tensor:
