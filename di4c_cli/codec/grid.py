@@ -1,0 +1,35 @@
+"""Image grids as PNG files."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+
+def image_grid(images: np.ndarray, columns: int | None = None, scale: int | None = None, gap: int = 1) -> Image.Image:
+    """uint8 `(n, H, W)` or `(n, H, W, 3)` as one picture, enlarged without smoothing to be visible."""
+    if images.ndim == 3:
+        images = np.repeat(images[..., None], 3, axis=-1)
+    count, height, width, _ = images.shape
+    columns = columns or max(1, math.ceil(math.sqrt(count)))
+    rows = max(1, math.ceil(count / columns))
+    scale = scale or max(1, round(48 / max(height, width)))
+    big = images.repeat(scale, axis=1).repeat(scale, axis=2)
+    pad = gap * 2
+    sheet = np.full((rows * (height * scale + pad) + pad, columns * (width * scale + pad) + pad, 3), 255, np.uint8)
+    for i, tile in enumerate(big):
+        top = pad + (i // columns) * (height * scale + pad)
+        left = pad + (i % columns) * (width * scale + pad)
+        sheet[top : top + height * scale, left : left + width * scale] = tile
+    return Image.fromarray(sheet)
+
+
+def save_grid(images: np.ndarray, path: Path, columns: int | None = None, scale: int | None = None) -> None:
+    """Write the grid as PNG, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.part")
+    image_grid(images, columns, scale).save(part, format="PNG")
+    part.replace(path)
