@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from di4c_cli.errors import UserError
-from di4c_cli.network.latent import latent_settings, precise, reset_linear, sinusoid
+from di4c_cli.network.latent import latent_settings, precise, reset_linear, sinusoid, without_autocast
 from di4c_cli.network.unet_blocks import (
     Attention,
     Downsample,
@@ -167,9 +167,15 @@ class UNet(nn.Module):
         names += ["time_scale", "dropout", "labels", "latent"]
         return {"type": "unet", "shape": list(self.shape)} | {name: getattr(self, name) for name in names}
 
+    def time_features(self, t: Tensor) -> Tensor:
+        """t (B,): raw sinusoid features (B, time_dim) in the weights' dtype."""
+        scaled = t.to(precise(t.dtype)) * self.time_scale
+        return sinusoid(scaled, self.time_dim).to(self.input_conv.weight.dtype)
+
     def time_embedding(self, feature: Tensor, label: Tensor | None) -> Tensor:
         """Time feature (B, time_dim), label (B,) or None: (B, 4·time_dim); no table, no effect of labels."""
-        time = self.temb_modules[1](F.silu(self.temb_modules[0](feature)))
+        with without_autocast(feature.device):
+            time = self.temb_modules[1](F.silu(self.temb_modules[0](feature)))
         if self.labels is None:
             return time
         if label is None:
@@ -185,18 +191,18 @@ class UNet(nn.Module):
         lam = lam.reshape(len(feature), self.latent["dim"]).to(precise(lam.dtype))
         if self.latent["features"] == "sinusoid":
             lam = sinusoid(lam * self.time_scale, self.time_dim).flatten(1)
-        elif self.latent["prior"] == "uniform":
+        elif self.latent["distribution"] == "uniform":
             lam = 2.0 * lam - 1.0  # centred, so that the first layer sees signs and not an offset
         return torch.cat([lam.to(feature.dtype), feature], dim=1)
 
     def latent_embedding(self, features: Tensor, deepest: Tensor | None = None) -> Tensor:
         """λ vector (B, 4·time_dim): of the descending path, or with `deepest` (B, C, h, w) of the rest."""
-        if deepest is None:
-            layers, mixed = self.lemb_modules, self.tlam_mix(features)
-        else:
-            mixed = self.h_t_lam_mix(torch.cat([features, deepest.mean(dim=(2, 3))], dim=1))
-            layers = self.hlemb_modules
-        return layers[1](F.silu(layers[0](F.silu(mixed))))
+        layers, mix = self.lemb_modules, self.tlam_mix
+        if deepest is not None:
+            layers, mix = self.hlemb_modules, self.h_t_lam_mix
+            features = torch.cat([features, deepest.mean(dim=(2, 3)).to(features.dtype)], dim=1)
+        with without_autocast(features.device):
+            return layers[1](F.silu(layers[0](F.silu(mix(features)))))
 
     def _run(self, block: nn.Module, h: Tensor, time: Tensor, lam: Tensor | None) -> Tensor:
         if self.checkpointing and torch.is_grad_enabled():
@@ -231,7 +237,7 @@ class UNet(nn.Module):
         # The means stay in at least float32: near ±1 half precision is coarser than a bin.
         pixels = x.reshape(-1, *self.shape).to(precise(dtype))
         centred = 2.0 * pixels / (self.symbols - 1) - 1.0
-        feature = sinusoid(t.to(precise(t.dtype)) * self.time_scale, self.time_dim).to(dtype)
+        feature = self.time_features(t)
         features = self.latent_features(lam, feature)
         h = self._path(centred.to(dtype), self.time_embedding(feature, label), features)
         mean, log_scale = self.output_modules[1](F.silu(self.output_modules[0](h))).chunk(2, dim=1)
