@@ -135,7 +135,7 @@ def test_dit_student(golden: Path, which: str) -> None:
     timed = make_dit(tensors, io["xt"].shape[1], heads, time_conditioning=True)
     with torch.no_grad():
         features, token = plain.latent_projection.features(io["z"]), plain.latent_projection(io["z"])
-    torch.testing.assert_close(features, io["z_embedding"], rtol=0, atol=1e-6)
+    torch.testing.assert_close(features, io["z_embedding"], rtol=0, atol=1e-4)
     torch.testing.assert_close(token, io[f"{which}.latent_token"], rtol=0, atol=3e-5)
     check(plain, io["xt"], io[f"{which}.logits_sigma0"], 3e-5, lam=io["z"])
     check(timed, io["xt"], io[f"{which}.logits"], 3e-5, lam=io["z"], t=time_of(io["sigma"]))
@@ -176,7 +176,7 @@ def test_maskgit_student(golden: Path) -> None:
     x = io["img_token"].flatten(1)
     with torch.no_grad():
         features, token = network.latent_projection.features(io["z"]), network.latent_projection(io["z"])
-    torch.testing.assert_close(features, io["z_embedding"], rtol=0, atol=1e-6)
+    torch.testing.assert_close(features, io["z_embedding"], rtol=0, atol=1e-4)
     torch.testing.assert_close(token, io["latent_token"], rtol=0, atol=5e-5)
     check(network, x, io["logits"], 5e-5, label=labels, lam=io["z"])
     check(network, x, io["logits"], 5e-5, label=labels, lam=io["z"][:, 0])

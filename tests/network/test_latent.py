@@ -1,0 +1,145 @@
+"""λ features, projections and their initialisation."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from di4c_cli.errors import UserError
+from di4c_cli.network import build
+from di4c_cli.network.dit import DiT
+from di4c_cli.network.latent import LatentEmbedding, LatentFilm, latent_settings, sinusoid
+
+SEED = 7
+
+
+def generator() -> torch.Generator:
+    return torch.Generator().manual_seed(SEED)
+
+
+@settings(deadline=None)  # the first call loads torch kernels
+@given(st.floats(-1000, 1000), st.sampled_from([4, 16, 128]), st.booleans())
+def test_sinusoid_is_the_written_formula(value: float, width: int, cosines_first: bool) -> None:
+    half = width // 2
+    angles = [value * 10000 ** (-i / (half if cosines_first else half - 1)) for i in range(half)]
+    sines, cosines = [math.sin(a) for a in angles], [math.cos(a) for a in angles]
+    expected = cosines + sines if cosines_first else sines + cosines
+    result = sinusoid(torch.tensor([value], dtype=torch.float64), width, cosines_first)
+    torch.testing.assert_close(result, torch.tensor([expected], dtype=torch.float64), rtol=0, atol=1e-9)
+
+
+def test_sinusoid_keeps_leading_shape_and_dtype() -> None:
+    value = torch.rand(2, 3)
+    assert sinusoid(value, 8).shape == (2, 3, 8)
+    assert sinusoid(value.double(), 8).dtype == torch.float64
+
+
+@pytest.mark.parametrize(
+    ("settings", "width"),
+    [({}, 128), ({"dim": 3, "features": "sinusoid"}, 384), ({"dim": 5, "features": "raw"}, 5)],
+)
+def test_feature_width_and_token_shape(settings: dict[str, Any], width: int) -> None:
+    module = LatentEmbedding(24, **settings)
+    lam = torch.rand(4, settings["dim"]) if "dim" in settings else torch.rand(4)
+    assert module.features(lam).shape == (4, width)
+    assert module(lam).shape == (4, 24)
+    assert sorted(module.state_dict()) == ["0.bias", "0.weight", "2.bias", "2.weight"]
+
+
+def test_raw_features_of_a_uniform_are_centred_and_of_a_normal_are_not() -> None:
+    lam = torch.tensor([[0.0, 0.5, 1.0]])
+    uniform = LatentEmbedding(8, dim=3, features="raw")
+    normal = LatentEmbedding(8, dim=3, features="raw", distribution="normal")
+    assert uniform.features(lam).tolist() == [[-1.0, 0.0, 1.0]]
+    assert normal.features(lam).tolist() == lam.tolist()
+
+
+def test_a_column_and_a_vector_are_the_same_scalar() -> None:
+    module, lam = LatentEmbedding(8), torch.rand(3)
+    assert torch.equal(module(lam), module(lam[:, None]))
+
+
+def test_half_precision_weights_do_not_blur_the_angles() -> None:
+    """1000 λ in bfloat16 has steps of 4: neighbouring λ would share their features."""
+    module, lam = LatentEmbedding(8), torch.tensor([0.7001, 0.7004])
+    exact = module.features(lam)
+    blurred = module.bfloat16().features(lam.double())
+    assert blurred.dtype == torch.bfloat16
+    torch.testing.assert_close(blurred.float(), exact, rtol=0, atol=0.01)
+
+
+@pytest.mark.parametrize("make", [lambda: LatentEmbedding(16), lambda: LatentFilm(16, depth=2)])
+def test_initialisation_kinds(make: Any) -> None:
+    module, lam = make(), torch.rand(5)
+    module.init_latent("zero", generator())
+    assert not module(lam).any()
+    assert module[0].weight.any()
+    module.init_latent(0.3, generator())
+    assert module[2].weight.std().item() == pytest.approx(0.3, rel=0.05)
+    assert not module[2].bias.any()
+    module.init_latent("default", generator())
+    first = {key: value.clone() for key, value in module.state_dict().items()}
+    module.init_latent("default", generator())
+    assert all(torch.equal(first[key], value) for key, value in module.state_dict().items())
+    with pytest.raises(UserError, match="unknown"):
+        module.init_latent("orthogonal")
+
+
+def test_default_token_initialisation_has_torch_bounds() -> None:
+    module = LatentEmbedding(64)
+    module.init_latent("default", generator())
+    for layer in (module[0], module[2]):
+        bound = 1 / math.sqrt(layer.in_features)
+        assert 0.95 * bound < layer.weight.abs().max() <= bound
+
+
+@pytest.mark.parametrize("width", [16, 64, 512])
+@pytest.mark.parametrize("settings", [{}, {"dim": 8, "features": "raw"}])
+def test_default_film_starts_far_from_a_student_without_latent(width: int, settings: dict[str, Any]) -> None:
+    module = LatentFilm(width, depth=3, parts=4, **settings)
+    module.init_latent("default", generator())
+    lam = torch.rand(64, settings.get("dim", 1), generator=generator())
+    vectors = module(lam)
+    assert vectors.shape == (64, 3, 4, width)
+    spread = vectors.std(dim=0).mean().item()
+    assert 0.03 < spread < 0.4
+
+
+def test_settings_write_out_the_defaults() -> None:
+    assert latent_settings(None) is None
+    scalar = {"inject": "token", "features": "sinusoid", "distribution": "uniform", "dim": 1}
+    assert latent_settings({}) == latent_settings({"features": None}) == scalar
+    assert latent_settings({"dim": 4}) == {**scalar, "features": "raw", "dim": 4}
+
+
+@pytest.mark.parametrize("wrong", [{"inject": "cat"}, {"dim": 0}, {"colour": 1}, {"features": "fourier"}])
+def test_wrong_settings_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UserError):
+        latent_settings(wrong)
+
+
+def test_latent_belongs_to_latent_networks() -> None:
+    plain = DiT(symbols=5, length=4, width=8, depth=1, heads=2, cond_dim=4)
+    with pytest.raises(ValueError, match="without λ"):
+        plain.body(torch.zeros(1, 4, dtype=torch.long), torch.zeros(1), lam=torch.zeros(1))
+    with pytest.raises(ValueError, match="no λ weights"):
+        plain.init_latent()
+
+
+def test_build_refuses_an_unknown_type() -> None:
+    with pytest.raises(UserError, match="'rnn' is unknown"):
+        build({"type": "rnn"})
+    with pytest.raises(UserError):
+        build({})
+
+
+def test_naming_a_network_does_not_load_torch() -> None:
+    code = "import sys, di4c_cli.network; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
