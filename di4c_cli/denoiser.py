@@ -98,12 +98,17 @@ class Denoiser(nn.Module):
         return next(self.network.parameters()).dtype
 
     @property
+    def time_dtype(self) -> torch.dtype:
+        """Of t and λ: at least float32, because the features stretch them a thousandfold."""
+        return torch.promote_types(self.dtype, torch.float32)
+
+    @property
     def device(self) -> torch.device:
         return next(self.network.parameters()).device
 
     def draw_latent(self, noise: Noise, name: str, *count: int) -> Tensor | None:
         """λ for each sample, or `count` of them; None for a product model."""
-        return None if self.latent is None else self.latent.draw(noise, name, *count).to(self.dtype)
+        return None if self.latent is None else self.latent.draw(noise, name, *count).to(self.time_dtype)
 
     def predict(
         self,
@@ -119,5 +124,5 @@ class Denoiser(nn.Module):
 
     def forward(self, x_t: Tensor, t: Tensor, label: Tensor | None = None, lam: Tensor | None = None) -> Tensor:
         """Hidden states `(B, D, H)`; the call that wrappers (DDP, autocast, compile) see."""
-        out: Tensor = self.network.body(x_t, t.to(self.dtype), label, lam)
+        out: Tensor = self.network.body(x_t, t.to(self.time_dtype), label, lam)
         return out

@@ -1,0 +1,57 @@
+"""A small classifier whose last hidden layer is the feature space of the embedded image metrics."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+FEATURES = 48
+
+
+class Classifier(nn.Module):
+    """Grey images `(n, H, W)` in [0, 1] to ten classes; two strided convolutions and one hidden layer."""
+
+    def __init__(self, size: int, classes: int = 10) -> None:
+        super().__init__()
+        self.size = size
+        self.convolutions = nn.Sequential(
+            nn.Conv2d(1, 16, 3, padding=1),
+            nn.GELU(),
+            nn.Conv2d(16, 32, 3, stride=2, padding=1),
+            nn.GELU(),
+            nn.Conv2d(32, 32, 3, stride=2, padding=1),
+            nn.GELU(),
+        )
+        side = -(-(-(-size // 2)) // 2)
+        self.hidden = nn.Linear(32 * side * side, FEATURES)
+        self.out = nn.Linear(FEATURES, classes)
+
+    def features(self, images: Tensor) -> Tensor:
+        """`(n, H, W)` -> `(n, FEATURES)`."""
+        return torch.tanh(self.hidden(self.convolutions(images[:, None]).flatten(1)))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """`(n, H, W)` -> `(n, classes)` logits."""
+        return self.out(self.features(images))
+
+    @torch.no_grad()
+    def embed(self, images: np.ndarray, chunk: int = 512) -> tuple[np.ndarray, np.ndarray]:
+        """uint8 `(n, H, W)` -> features `(n, F)` and class probabilities `(n, C)`, both float64."""
+        features, probabilities = [], []
+        for start in range(0, len(images), chunk):
+            pixels = torch.from_numpy(images[start : start + chunk].astype(np.float32) / 255)
+            hidden = self.features(pixels)
+            features.append(hidden.double().numpy())
+            probabilities.append(self.out(hidden).double().softmax(-1).numpy())
+        return np.concatenate(features), np.concatenate(probabilities)
+
+
+def load_classifier(path: Path, size: int) -> Classifier:
+    """The shipped weights."""
+    model = Classifier(size)
+    model.load_state_dict({name: tensor.float() for name, tensor in load_file(path).items()})
+    return model.eval().requires_grad_(False)

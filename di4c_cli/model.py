@@ -1,0 +1,99 @@
+"""Models as users meet them: `load(ref)` gives something to sample from and to ask for probabilities."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from di4c_cli import codec, student
+from di4c_cli.config import ModelConfig
+from di4c_cli.denoiser import Denoiser
+from di4c_cli.errors import UserError
+from di4c_cli.noise import Noise
+
+
+class Model:
+    """A denoiser with its codec, its defaults and its history."""
+
+    def __init__(self, config: ModelConfig, denoiser: Denoiser, folder: Path | None = None) -> None:
+        self.config, self.denoiser, self.folder = config, denoiser, folder
+        self._codec: codec.Codec | None = None
+
+    @property
+    def name(self) -> str:
+        return self.config.name
+
+    @property
+    def codec(self) -> codec.Codec:
+        """Built when first needed: probabilities need no decoder."""
+        if self._codec is None:
+            self._codec = codec.build(self.config.codec, self.folder)
+        return self._codec
+
+    def to(self, device: torch.device | str) -> Model:
+        """Move the network."""
+        self.denoiser.to(device)
+        return self
+
+    @torch.no_grad()
+    def log_probs(
+        self, x_t: Tensor, t: Tensor | float, label: Tensor | None = None, latent: Tensor | None = None, seed: int = 0
+    ) -> Tensor:
+        """log p(x0|xt; λ) `(B, D, S)` over the real symbols; a known position is 0 at its symbol, -inf elsewhere.
+
+        `label=None` is unconditional; `latent=None` draws one λ per sample from `seed`.
+        """
+        times = torch.as_tensor(t, dtype=torch.float64).expand(len(x_t)).to(x_t.device)
+        noise = Noise(seed, range(len(x_t)), "log-probs", x_t.device)
+        lam = self.denoiser.draw_latent(noise, "lam") if latent is None else latent
+        return self.denoiser.predict(x_t, times, label, lam).dense()
+
+    def sample(
+        self,
+        n: int,
+        steps: int | None = None,
+        seed: int = 0,
+        label: int | list[int] | Tensor | None = None,
+        batch_size: int | None = None,
+        first: int = 0,
+        **options: Any,
+    ) -> Tensor:
+        """`(n, D)` samples number `first` … of `seed`; the same for any `batch_size`.
+
+        `label`: one for all, or one per sample; None is unconditional. Other options are those of
+        `di4c_cli.sampler.Settings`, plus `given` and `teacher` (for hybrid sampling).
+        """
+        from di4c_cli.sampler.run import sample_many
+
+        return sample_many(self.denoiser, self.config.sampling, n, steps, seed, label, batch_size, first, **options)
+
+    def decode(self, x: Tensor) -> Any:
+        """Ids to a list of strings, or to uint8 images `(n, H, W)` or `(n, H, W, 3)`."""
+        return self.codec.decode(x)
+
+
+def load(ref: str, device: torch.device | str = "cpu", **options: Any) -> Model:
+    """A teacher or student by name, Hub id (`user/name@revision`), folder or file.
+
+    `tiny-digits` is the embedded teacher, `tiny-digits-student` its student.
+    """
+    from di4c_cli.teacher import resolve
+
+    return resolve(ref, **options).to(device)
+
+
+def load_folder(folder: Path) -> Model:
+    """A folder in our own format."""
+    if not folder.is_dir():
+        raise UserError(f"There is no model folder {folder}.", "Check the path.")
+    config, denoiser = student.load_folder(folder)
+    return Model(config, denoiser, folder)
+
+
+def newest_run(root: Path = Path("runs")) -> Path | None:
+    """The most recently written student under `runs/`, or None."""
+    found = [path.parent for path in root.glob("*/student/config.json")]
+    return max(found, key=lambda path: path.stat().st_mtime, default=None)
