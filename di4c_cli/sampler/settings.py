@@ -1,0 +1,92 @@
+"""How samples are drawn: plain values, checked once, without torch."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from di4c_cli.errors import UserError
+
+SAMPLERS = ("analytical", "confidence", "tau-leaping")
+CHOICES = {
+    "sampler": SAMPLERS,
+    "last": ("sample", "argmax"),
+    "grid": ("uniform", "pixels"),
+    "dtype": ("float64", "float32"),
+}
+LONG = 256
+"""From this many positions on one sample fills a matrix product, so a tile of one costs nothing."""
+
+LOGITS = 1 << 18
+"""Logits made at a time."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One way of sampling. `dtype` float32 is the published 32-bit Gumbel draw, float64 the exact one.
+
+    `tile` samples go through the network at a time and `head_rows` rows through its head, padded, so that a
+    sample's bits do not depend on the batch; None chooses by length. `tile = 0` runs the batch as it comes,
+    which is what training wants.
+    """
+
+    steps: int = 4
+    sampler: str = "analytical"
+    last: str = "sample"
+    grid: str = "uniform"
+    guidance: float = 0.0
+    temperature: float = 1.0
+    top_p: float = 1.0
+    dtype: str = "float64"
+    hybrid: int = 0
+    corrector: int = 0
+    corrector_step: float = 1e-4
+    tile: int | None = None
+    head_rows: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, allowed in CHOICES.items():
+            value = getattr(self, name)
+            if value not in allowed:
+                raise UserError(f"{name} is {value!r}.", f"Choose one of: {', '.join(allowed)}.")
+        if self.steps < 1:
+            raise UserError(f"{self.steps} sampling steps are too few.", "Use --steps 1 or more.")
+        if not 0 <= self.hybrid <= self.steps:
+            raise UserError(
+                f"--hybrid {self.hybrid} asks for more teacher steps than the {self.steps} there are.",
+                f"Use --hybrid 0 to {self.steps}.",
+            )
+        if not (self.temperature > 0 and math.isfinite(self.temperature)):
+            raise UserError(f"Temperature {self.temperature} is not positive.", "Use --temperature above 0.")
+        if not 0 < self.top_p <= 1:
+            raise UserError(f"top-p {self.top_p} is not a probability.", "Use --top-p above 0, at most 1.")
+        if not math.isfinite(self.guidance):
+            raise UserError(f"Guidance {self.guidance} is not a number.", "Use a finite --guidance.")
+        if self.corrector < 0 or not 0 < self.corrector_step <= 1:
+            raise UserError(
+                f"{self.corrector} corrector steps of size {self.corrector_step} are impossible.",
+                "Use --corrector 0 or more and a step in (0, 1].",
+            )
+        if (self.tile or 0) < 0 or (self.head_rows is not None and self.head_rows < 1):
+            raise UserError("Tiles must hold at least one sample and one row.", "Leave --tile out.")
+
+    def tile_for(self, length: int) -> int:
+        """Samples per network call for sequences of `length`; 0 means the whole batch."""
+        if self.tile is not None:
+            return self.tile
+        return 1 if length >= LONG else 16
+
+    def head_rows_for(self, symbols: int) -> int:
+        """Rows per call of the head: a megabyte of logits or so, still in the cache when drawn from."""
+        if self.head_rows is not None:
+            return self.head_rows
+        return max(16, min(1024, 1 << max(0, (LOGITS // symbols).bit_length() - 1)))
+
+    def named(self) -> dict[str, Any]:
+        """The settings as they belong into every result; those that are off are left out."""
+        off = {"guidance": 0.0, "temperature": 1.0, "top_p": 1.0, "hybrid": 0, "corrector": 0}
+        values = {key: value for key, value in asdict(self).items() if key not in off or off[key] != value}
+        if not self.corrector:
+            values.pop("corrector_step")
+        return values
