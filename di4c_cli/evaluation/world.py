@@ -1,0 +1,110 @@
+"""Metrics of the embedded worlds in one call: samples in, figures out. No intervals and no streaming here."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+from torch import Tensor
+
+from di4c_cli import codec, embedded, student
+from di4c_cli.data.embedded import PIXEL_LEVELS, load_world, speech_lines
+from di4c_cli.errors import UserError
+from di4c_cli.metric.classifier import Classifier, load_classifier
+from di4c_cli.metric.diversity import distinct, unigram_entropy
+from di4c_cli.metric.frechet import Moments, frechet
+from di4c_cli.metric.inception_score import inception_score
+from di4c_cli.metric.kid import kernel_distance
+from di4c_cli.metric.manifold import precision_recall
+from di4c_cli.metric.ngram import CharacterModel
+from di4c_cli.model import Model
+
+CLASSIFIERS = {"tiny-digits": ("digits", 8), "tiny-pixels": ("digits", 8), "tiny-vq": ("fashion", 28)}
+
+
+def world_codec(world: str) -> codec.Codec:
+    """The codec of a world's models."""
+    if world in PIXEL_LEVELS:
+        return codec.build({"type": "pixels", "shape": (1, 8, 8), "levels": PIXEL_LEVELS[world]})
+    folder = embedded.model(world, "teacher")
+    return codec.build(student.read_config(folder).codec, folder)
+
+
+def classifier_file(world: str) -> tuple[str, int]:
+    """File name and image side of a world's classifier."""
+    if world not in CLASSIFIERS:
+        raise UserError(f"'{world}' has no image classifier.", f"Choose one of {', '.join(CLASSIFIERS)}.")
+    name, size = CLASSIFIERS[world]
+    return f"{name}-classifier.safetensors", size
+
+
+def world_classifier(world: str) -> Classifier:
+    """The classifier whose last hidden layer is the feature space of a world's image metrics."""
+    name, size = classifier_file(world)
+    return load_classifier(embedded.asset(name), size)
+
+
+@lru_cache(maxsize=1)
+def text_judge() -> CharacterModel:
+    """The judge of tiny-text, fitted to the training speeches; takes about two seconds."""
+    return CharacterModel(speech_lines()[0])
+
+
+class WorldMetrics:
+    """Figures of samples of one embedded world against its held-out data."""
+
+    def __init__(
+        self, world: str, decoder: codec.Codec | None = None, classifier: Classifier | None = None
+    ) -> None:
+        self.world = world
+        self.codec = decoder or world_codec(world)
+        self.text = world == "tiny-text"
+        if not self.text:
+            self.classifier = classifier or world_classifier(world)
+            self.reference, _ = self.embed(load_world(world).held_out)
+            self.moments = Moments.of(self.reference)
+
+    def embed(self, x: Tensor) -> tuple[np.ndarray, np.ndarray]:
+        """Ids `(n, D)` -> features `(n, F)`, class probabilities `(n, C)`."""
+        return self.classifier.embed(self.codec.decode(x))
+
+    def measure(self, x: Tensor) -> dict[str, float]:
+        """All figures of samples `(n, D)`."""
+        return self._measure_text(x) if self.text else self._measure_images(x)
+
+    def _measure_images(self, x: Tensor) -> dict[str, float]:
+        features, probabilities = self.embed(x)
+        precision, recall = precision_recall(features, self.reference)
+        return {
+            "frechet": frechet(Moments.of(features), self.moments),
+            "kid": kernel_distance(features, self.reference),
+            "is": inception_score(probabilities)[0],
+            "precision": precision,
+            "recall": recall,
+        }
+
+    def _measure_text(self, x: Tensor) -> dict[str, float]:
+        ids = x.cpu().numpy()
+        return {
+            "bits_per_char": float(text_judge().bits_per_character(self.codec.decode(x)).mean()),
+            "entropy": float(unigram_entropy(ids).mean()),
+            "distinct": float(distinct(ids, 2).mean()),
+        }
+
+
+def sample_labels(model: Model, n: int, first: int = 0) -> list[int] | None:
+    """Labels by sample number, every class equally often; None for a model without labels."""
+    count = model.config.labels
+    return None if count is None else [number % count for number in range(first, first + n)]
+
+
+def quality(world: str, model: Model, steps: int, n: int = 2000, seed: int = 0) -> dict[str, float]:
+    """Draw `n` samples in `steps` steps (class-conditional where the model is) and measure them."""
+    x = model.sample(n, steps=steps, seed=seed, label=sample_labels(model, n))
+    return _metrics(world).measure(x)
+
+
+@lru_cache(maxsize=4)
+def _metrics(world: str) -> WorldMetrics:
+    """The reference is embedded once per process."""
+    return WorldMetrics(world)

@@ -1,0 +1,62 @@
+"""How varied texts are: unigram entropy, distinct n-grams, Self-BLEU. Quality without these can be bought."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from di4c_cli.errors import UserError
+
+GROUP = 100
+"""Samples per group of `distinct`; fixed, because the share of new n-grams falls with their number."""
+
+
+def unigram_entropy(ids: np.ndarray) -> np.ndarray:
+    """Entropy in nats of each sample's own token histogram, `(n, D)` -> `(n,)`."""
+    ordered = np.sort(np.asarray(ids), axis=1)
+    out = np.empty(len(ordered))
+    for row, tokens in enumerate(ordered):
+        starts = np.flatnonzero(np.append(True, tokens[1:] != tokens[:-1]))
+        p = np.diff(np.append(starts, len(tokens))) / len(tokens)
+        out[row] = -(p * np.log(p)).sum()
+    return out
+
+
+def distinct(ids: np.ndarray, n: int = 2, group: int = GROUP) -> np.ndarray:
+    """Different n-grams over all n-grams in each consecutive group of samples, one value a full group.
+
+    Fewer samples than a group make one group of their own.
+    """
+    ids = np.asarray(ids)
+    if ids.shape[1] < n:
+        raise UserError(f"Samples of {ids.shape[1]} tokens have no {n}-grams.", "Use longer samples.")
+    size = min(group, len(ids))
+    out = []
+    for start in range(0, len(ids) - size + 1, size):
+        grams = np.lib.stride_tricks.sliding_window_view(ids[start : start + size], n, axis=1).reshape(-1, n)
+        out.append(len(np.unique(grams, axis=0)) / len(grams))
+    return np.array(out)
+
+
+def self_bleu(groups: Sequence[Sequence[Sequence[int]]], order: int = 4) -> np.ndarray:
+    """Self-BLEU of each group of token sequences (the continuations of one prompt), 0 to 100.
+
+    Mean over the group's members of BLEU against the others; n = 1..`order` with equal weights, smoothing
+    method 1, through nltk. Sequences include the prompt.
+    """
+    try:
+        from nltk.translate.bleu_score import SmoothingFunction, sentence_bleu
+    except ImportError as error:
+        raise UserError("Self-BLEU needs nltk.", "Install it with `pip install 'di4c[text]'`.") from error
+    smoothing, weights = SmoothingFunction().method1, tuple([1.0 / order] * order)
+    out = []
+    for group in groups:
+        if len(group) < 2:
+            raise UserError("Self-BLEU compares samples with each other; a group has only one.", "Raise -n.")
+        scores = [
+            sentence_bleu([o for j, o in enumerate(group) if j != i], one, weights, smoothing)
+            for i, one in enumerate(group)
+        ]
+        out.append(100 * float(np.mean(scores)))
+    return np.array(out)

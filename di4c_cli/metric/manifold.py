@@ -1,0 +1,53 @@
+"""Precision and recall by nearest neighbours (Kynkäänniemi et al. 2019): fidelity and coverage apart."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from di4c_cli.errors import UserError
+
+NEIGHBOURS = 3
+BLOCK = 512
+
+
+def _squared_distances(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """`(n, m)`."""
+    out: np.ndarray = (a * a).sum(1)[:, None] + (b * b).sum(1)[None] - 2 * a @ b.T
+    return out
+
+
+def radii(points: np.ndarray, neighbours: int = NEIGHBOURS) -> np.ndarray:
+    """Squared distance of each point `(n, F)` to its `neighbours`-th other point, `(n,)`."""
+    points = np.asarray(points, np.float64)
+    if len(points) <= neighbours:
+        raise UserError(
+            f"Precision and recall look at {neighbours} neighbours, but there are only {len(points)} points.",
+            "Raise -n.",
+        )
+    out = np.empty(len(points))
+    for start in range(0, len(points), BLOCK):
+        distance = _squared_distances(points[start : start + BLOCK], points)
+        # the point itself is at distance zero (up to rounding), so the k-th other is the (k+1)-th smallest
+        rows = np.arange(len(distance))
+        distance[rows, start + rows] = -1.0
+        out[start : start + len(distance)] = np.partition(distance, neighbours, axis=1)[:, neighbours]
+    return out
+
+
+def covered(points: np.ndarray, centres: np.ndarray, radius: np.ndarray) -> np.ndarray:
+    """For each point `(n, F)`: is it within the ball of any centre `(m, F)`? -> `(n,)` bool."""
+    points, centres = np.asarray(points, np.float64), np.asarray(centres, np.float64)
+    parts = [
+        (_squared_distances(points[start : start + BLOCK], centres) <= radius[None]).any(1)
+        for start in range(0, len(points), BLOCK)
+    ]
+    return np.concatenate(parts) if parts else np.zeros(0, bool)
+
+
+def precision_recall(
+    features: np.ndarray, reference: np.ndarray, neighbours: int = NEIGHBOURS
+) -> tuple[float, float]:
+    """Share of samples inside the reference's manifold, and of the reference inside the samples'."""
+    precision = covered(features, reference, radii(reference, neighbours)).mean()
+    recall = covered(reference, features, radii(features, neighbours)).mean()
+    return float(precision), float(recall)
