@@ -1,0 +1,107 @@
+"""Uniform and Gaussian chains: matrices, Bayes' rule by enumeration, the prior."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from di4c_cli.noise import Noise
+from di4c_cli.process import Gaussian, Markov, Uniform, build
+
+PROCESSES = [Uniform(2, 1.0), Uniform(5, 3.0), Gaussian(6, 1.5, 8.0), Gaussian(7, 2.0, 3.0), Gaussian(16, 2.0, 20.0)]
+
+
+def one(value: float) -> torch.Tensor:
+    return torch.tensor([value], dtype=torch.float64)
+
+
+@pytest.mark.parametrize("process", PROCESSES, ids=lambda p: f"{p.config['type']}-{p.symbols}")
+class TestChain:
+    def test_rows_are_distributions(self, process: Markov) -> None:
+        for t in (0.0, 1e-6, 0.01, 0.5, 1.0):
+            matrix = process.transition(one(0.0), one(t))
+            assert bool((matrix >= 0).all())
+            torch.testing.assert_close(matrix.sum(-1), torch.ones(1, process.symbols).double())
+        eye = torch.eye(process.symbols).double()[None]
+        torch.testing.assert_close(process.transition(one(0.4), one(0.4)), eye, atol=1e-12, rtol=0)
+
+    def test_composes(self, process: Markov) -> None:
+        parts = process.transition(one(0.0), one(0.3)) @ process.transition(one(0.3), one(0.7))
+        torch.testing.assert_close(parts, process.transition(one(0.0), one(0.7)), atol=1e-12, rtol=0)
+
+    def test_is_generated_by_its_rate(self, process: Markov) -> None:
+        """(q_{t+h|t} - I) / h tends to R_t."""
+        h = 1e-7
+        slope = (process.transition(one(0.5), one(0.5 + h)) - torch.eye(process.symbols).double()) / h
+        rate = process.rate(one(0.5))
+        torch.testing.assert_close(slope, rate, atol=float(rate.abs().max()) * 1e-4, rtol=1e-3)
+        torch.testing.assert_close(rate.sum(-1), torch.zeros(1, process.symbols).double(), atol=1e-9, rtol=0)
+
+    def test_posterior_is_bayes_in_two_dimensions(self, process: Markov) -> None:
+        """The product over dimensions of the one-dimensional posterior, enumerated over x0 pairs."""
+        if process.symbols > 7:
+            pytest.skip("enumerated on the smaller spaces")
+        s, t, size = one(0.35), one(0.6), process.symbols
+        q_s0, q_ts, q_t0 = (process.transition(a, b)[0] for a, b in ((s * 0, s), (s, t), (s * 0, t)))
+        p0 = torch.rand(1, 2, size, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+        p0 = p0 / p0.sum(-1, keepdim=True)
+        x_t = torch.tensor([[size - 1, 0]])
+        got = process.posterior(p0, x_t, t, s)[0]
+        for x_s in itertools.product(range(size), repeat=2):
+            expected = 0.0
+            for x0 in itertools.product(range(size), repeat=2):
+                term = 1.0
+                for d in range(2):
+                    z, y, w = x0[d], x_s[d], int(x_t[0, d])
+                    term *= float(p0[0, d, z] * q_s0[z, y] * q_ts[y, w] / q_t0[z, w])
+                expected += term
+            assert float(got[0, x_s[0]] * got[1, x_s[1]]) == pytest.approx(expected, abs=1e-12)
+
+    def test_step_follows_the_posterior(self, process: Markov) -> None:
+        """30 000 draws; total variation below 0.02."""
+        n, size = 30_000, process.symbols
+        p0 = torch.linspace(1, 2, size).double()
+        x_t, t, s = torch.full((n, 1), size // 2), torch.full((n,), 0.7).double(), torch.full((n,), 0.5).double()
+        uniform = Noise(5, range(n)).uniform("u", 1, 2)
+        x_s = process.step(lambda b, d: p0.log().expand(len(b), -1), x_t, t, s, uniform)
+        exact = process.posterior((p0 / p0.sum()).view(1, 1, -1), x_t[:1], t[:1], s[:1])[0, 0]
+        seen = torch.bincount(x_s[:, 0], minlength=size).double() / n
+        assert 0.5 * (seen - exact).abs().sum() < 0.02
+
+    def test_config_round_trip(self, process: Markov) -> None:
+        again = build(process.config)
+        torch.testing.assert_close(again.transition(one(0.1), one(0.9)), process.transition(one(0.1), one(0.9)))
+
+
+@pytest.mark.parametrize("symbols", [6, 16, 256])
+def test_gaussian_reaches_its_prior(symbols: int) -> None:
+    """For even S the published initial law is stationary, and at t = 1 the chain is near it."""
+    process = Gaussian(symbols, 6.0, 2.0 * symbols)
+    prior = process.stationary()
+    torch.testing.assert_close(prior @ process.base_rate, torch.zeros(symbols).double(), atol=1e-12, rtol=0)
+    end = process.transition(one(0.0), one(1.0))[0]
+    assert float(0.5 * (end - prior).abs().sum(-1).max()) < 0.05
+
+
+def test_posterior_survives_impossible_predictions() -> None:
+    """All of p0 far from a barely noised x_t: the chain itself decides, nothing is NaN."""
+    process = Gaussian(64, 2.0, 50.0)
+    p0 = torch.zeros(1, 1, 64).double()
+    p0[..., 63] = 1
+    out = process.posterior(p0, torch.tensor([[0]]), one(1e-5), one(1e-6))
+    assert bool(torch.isfinite(out).all()) and float(out.sum()) == pytest.approx(1)
+
+
+def test_prior_draws_follow_the_stationary_law() -> None:
+    process = Gaussian(8, 2.0, 3.0)
+    x = process.prior(Noise(0, range(20_000)).uniform("u", 1))
+    seen = torch.bincount(x[:, 0], minlength=8).double() / 20_000
+    assert 0.5 * (seen - process.stationary()).abs().sum() < 0.02
+
+
+def test_one_time_for_all_equals_many_times() -> None:
+    process, t = Gaussian(8, 2.0, 3.0), torch.tensor([0.5, 0.5, 0.5]).double()
+    mixed = process.transition(torch.zeros(3).double(), torch.tensor([0.5, 0.2, 0.5]).double())
+    torch.testing.assert_close(process.transition(t * 0, t)[0], mixed[0])
