@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import torch
 from torch import Tensor
 
-from di4c_cli.denoiser import Prediction
 from di4c_cli.noise import Noise
-from di4c_cli.process import Masked, all_rows
+from di4c_cli.process import Masked, RowLogProbs, all_rows
 from di4c_cli.sampler.predictor import Predictor
 from di4c_cli.sampler.rows import RowNoise, draw_rows, most_likely
-from di4c_cli.sampler.tiles import padded
 
 
 def analytical_step(ask: Predictor, x_t: Tensor, t: Tensor, s: Tensor, noise: Noise) -> Tensor:
@@ -51,31 +51,43 @@ def row_noise(ask: Predictor, noise: Noise, length: int, active: Tensor | None =
     """The 32-bit draw's uniforms for the samples `active`, or None for exact draws."""
     if ask.settings.dtype == "float64":
         return None
-    picked = range(len(noise)) if active is None else active.tolist()
-    return RowNoise(Noise(noise.seed, [noise.index[i] for i in picked], noise.stream, noise.device), length)
+    return RowNoise(noise_of(noise, range(len(noise)) if active is None else active.tolist()), length)
+
+
+def noise_of(noise: Noise, picked: Sequence[int]) -> Noise:
+    """The noise of some samples of the batch, by their place in it."""
+    return Noise(noise.seed, [noise.index[i] for i in picked], noise.stream, noise.device)
 
 
 def _markov_step(ask: Predictor, x_t: Tensor, t: Tensor, s: Tensor, noise: Noise) -> Tensor:
-    """Bayes' rule over the whole symbol set, in tiles of samples: `(B, D, S)` need not exist."""
+    """Bayes' rule over the whole symbol set, in tiles of samples."""
+
+    def step(log_probs: RowLogProbs, own: Noise, x_t: Tensor, t: Tensor, s: Tensor) -> Tensor:
+        return ask.process.step(log_probs, x_t, t, s, own.uniform("value", x_t.shape[1], 2))
+
+    return in_tiles(ask, step, noise, x_t, t, s)
+
+
+def in_tiles(
+    ask: Predictor, step: Callable[..., Tensor], noise: Noise, x_t: Tensor, t: Tensor, *times: Tensor
+) -> Tensor:
+    """One prediction of x_t `(B, D)`, then `step(log_probs, noise, x_t, t, *times)` tile by tile.
+
+    A step that needs `(B, D, S)` laws has them for a tile only, and always for a full one.
+    """
     prediction = ask(x_t, t, noise)
-    uniform = noise.uniform("value", x_t.shape[1], 2)
-    size = ask.tile or len(x_t)
+    batch, size = len(x_t), ask.tile or len(x_t)
     parts = []
-    for start in range(0, len(x_t), size):
-        part = [padded(a[start : start + size], size) for a in (x_t, t, s, uniform)]
-        stop = min(start + size, len(x_t)) - 1
-        parts.append(_markov_tile(ask, prediction, start, stop, part)[: stop + 1 - start])
+    for start in range(0, batch, size):
+        picked = [min(i, batch - 1) for i in range(start, start + size)]
+        rows = torch.tensor(picked, device=x_t.device)
+
+        def log_probs(b: Tensor, d: Tensor, rows: Tensor = rows) -> Tensor:
+            return prediction.log_probs(rows[b], d)
+
+        own = noise_of(noise, picked)
+        parts.append(step(log_probs, own, *(a[rows] for a in (x_t, t, *times)))[: batch - start])
     return torch.cat(parts)
-
-
-def _markov_tile(ask: Predictor, prediction: Prediction, start: int, stop: int, part: list[Tensor]) -> Tensor:
-    """One tile of `_markov_step`; padding repeats sample `stop`."""
-
-    def log_probs(b: Tensor, d: Tensor) -> Tensor:
-        return prediction.log_probs((b + start).clamp_max(stop), d)
-
-    x_t, t, s, uniform = part
-    return ask.process.step(log_probs, x_t, t, s, uniform)
 
 
 def last_argmax(ask: Predictor, x_t: Tensor, t: Tensor, noise: Noise) -> Tensor:

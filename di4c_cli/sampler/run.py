@@ -16,9 +16,13 @@ from di4c_cli.sampler.confidence import confidence_step
 from di4c_cli.sampler.grid import gumbel_scale, reveal_counts, times
 from di4c_cli.sampler.predictor import Predictor
 from di4c_cli.sampler.settings import Settings
+from di4c_cli.sampler.tau import corrector_step, tau_step
 
 Watch = Callable[[int, float, Tensor], None]
 """Called after each step with the steps left, the time reached and x `(B, D)`."""
+
+CORRECTED = 2
+"""Corrector steps come before each of the last two denoising steps (tab. pc)."""
 
 
 @torch.no_grad()
@@ -100,13 +104,25 @@ class Walk:
         noise = self.noise.at("step", i)
         ask = self.teacher if self.teacher is not None and i <= self.settings.hybrid else self.student
         t, s = self.times[i], self.times[i - 1]
+        if i <= CORRECTED:
+            x = self._correct(ask, x, i)
         if i == 1 and self.settings.last == "argmax":
             x = last_argmax(ask, x, self.time(t), noise)
         elif self.settings.sampler == "confidence":
             x = self._confidence(ask, x, i, noise)
+        elif self.settings.sampler == "tau-leaping":
+            x = tau_step(ask, x, self.time(t), self.time(s), noise)
         else:
             x = analytical_step(ask, x, self.time(t), self.time(s), noise)
         return self.hold(x, s, noise)
+
+    def _correct(self, ask: Predictor, x: Tensor, i: int) -> Tensor:
+        """Corrector steps at t_i, each with a network call and λ of its own."""
+        for k in range(self.settings.corrector):
+            noise = self.noise.at("step", i, "corrector", k)
+            x = corrector_step(ask, x, self.time(self.times[i]), self.settings.corrector_step, noise)
+            x = self.hold(x, self.times[i], noise)
+        return x
 
     def _confidence(self, ask: Predictor, x: Tensor, i: int, noise: Noise) -> Tensor:
         count = self.counts[self.settings.steps - i]

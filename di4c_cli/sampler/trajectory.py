@@ -7,7 +7,7 @@ from torch import Tensor
 
 from di4c_cli.denoiser import Denoiser
 from di4c_cli.noise import Noise
-from di4c_cli.sampler.analytical import analytical_step
+from di4c_cli.sampler.analytical import analytical_step, noise_of
 from di4c_cli.sampler.grid import times
 from di4c_cli.sampler.predictor import Predictor
 from di4c_cli.sampler.settings import Settings
@@ -73,7 +73,7 @@ class _Walk:
             return x, now
         label = None if self.label is None else self.label.to(x.device)[active]
         ask = Predictor(self.denoiser, Settings(tile=0), self.length, label)
-        own = Noise(noise.seed, [noise.index[i] for i in active.tolist()], noise.stream, noise.device)
+        own = noise_of(noise, active.tolist())
         x = x.clone()
         x[active] = analytical_step(ask, x[active], now[active], goal[active], own)
         return x, goal
