@@ -62,8 +62,10 @@ def noise_of(noise: Noise, picked: Sequence[int]) -> Noise:
 def _markov_step(ask: Predictor, x_t: Tensor, t: Tensor, s: Tensor, noise: Noise) -> Tensor:
     """Bayes' rule over the whole symbol set, in tiles of samples."""
 
+    dtype = torch.float32 if ask.settings.dtype == "float32" else torch.float64
+
     def step(log_probs: RowLogProbs, own: Noise, x_t: Tensor, t: Tensor, s: Tensor) -> Tensor:
-        return ask.process.step(log_probs, x_t, t, s, own.uniform("value", x_t.shape[1], 2))
+        return ask.process.step(log_probs, x_t, t, s, own.uniform("value", x_t.shape[1], 2), dtype)
 
     return in_tiles(ask, step, noise, x_t, t, s)
 

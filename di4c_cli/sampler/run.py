@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from di4c_cli.config import SamplingDefaults
 from di4c_cli.denoiser import Denoiser
-from di4c_cli.errors import UserError
 from di4c_cli.noise import Noise
 from di4c_cli.process import Markov, Masked
 from di4c_cli.sampler.analytical import analytical_step, last_argmax, row_noise
+from di4c_cli.sampler.check import check
 from di4c_cli.sampler.confidence import confidence_step
 from di4c_cli.sampler.grid import gumbel_scale, reveal_counts, times
 from di4c_cli.sampler.predictor import Predictor
-from di4c_cli.sampler.settings import Settings
+from di4c_cli.sampler.settings import Settings, resolve
 from di4c_cli.sampler.tau import corrector_step, tau_step
 
 Watch = Callable[[int, float, Tensor], None]
@@ -49,6 +51,40 @@ def sample(
         if watch is not None:
             watch(i - 1, walk.times[i - 1], x)
     return x
+
+
+def sample_many(
+    denoiser: Denoiser,
+    defaults: SamplingDefaults,
+    n: int,
+    steps: int | None = None,
+    seed: int = 0,
+    label: int | Sequence[int] | Tensor | None = None,
+    batch_size: int | None = None,
+    first: int = 0,
+    given: Tensor | None = None,
+    teacher: Denoiser | None = None,
+    watch: Watch | None = None,
+    **options: Any,
+) -> Tensor:
+    """`(n, D)` on the CPU: samples number `first` … of `seed`, `batch_size` at a time.
+
+    `label` is one for all or one per sample, `given` `(D,)` for all or `(n, D)`. `options` are fields of
+    `Settings`; what is not named comes from the model's `defaults`.
+    """
+    length = denoiser.length if given is None else int(given.shape[-1])
+    settings = resolve(defaults, length, steps, label is not None, **options)
+    labels = None if label is None else torch.as_tensor(label, dtype=torch.long).expand(n)
+    fixed = None if given is None else given.expand(n, length)
+    size = batch_size or settings.batch_for(length)
+    parts = [torch.empty(0, length, dtype=torch.long)]
+    for start in range(0, n, size):
+        part = slice(start, min(start + size, n))
+        noise = Noise(seed, range(first + part.start, first + part.stop), device=denoiser.device)
+        own = None if labels is None else labels[part]
+        known = None if fixed is None else fixed[part]
+        parts.append(sample(denoiser, settings, noise, own, known, length, teacher, watch).cpu())
+    return torch.cat(parts)
 
 
 class Walk:
@@ -140,43 +176,3 @@ class Walk:
             prediction, x[active], count[active], scale, value, gumbel, published, ask.head_rows
         )
         return x
-
-
-def check(
-    denoiser: Denoiser,
-    settings: Settings,
-    batch: int,
-    label: Tensor | None,
-    given: Tensor | None,
-    length: int,
-    teacher: Denoiser | None,
-) -> None:
-    """Refuse what this model cannot do, in one sentence."""
-    masked = isinstance(denoiser.process, Masked)
-    if settings.sampler == "confidence" and not masked:
-        raise UserError("The confidence sampler needs a masked process.", "Use --sampler analytical.")
-    if settings.sampler == "tau-leaping" and masked:
-        raise UserError("τ-leaping needs a Gaussian or uniform process.", "Use --sampler analytical.")
-    if settings.corrector and masked:
-        raise UserError("Corrector steps need a Gaussian or uniform process.", "Use --corrector 0.")
-    if settings.guidance and not denoiser.labels:
-        raise UserError("Guidance needs a model with class labels.", "Leave --guidance out.")
-    if settings.guidance and label is None:
-        raise UserError("Guidance needs a class to guide to.", "Add --label, or leave --guidance out.")
-    if label is not None:
-        if not denoiser.labels:
-            raise UserError("This model has no class labels.", "Leave --label out.")
-        if int(label.min()) < -1 or int(label.max()) >= denoiser.labels:
-            raise UserError(
-                f"Label {int(label.max())} is out of range.", f"Labels go from 0 to {denoiser.labels - 1}."
-            )
-    if given is not None:
-        if given.shape != (batch, length):
-            raise UserError(f"Given symbols have shape {tuple(given.shape)}, not {(batch, length)}.")
-        if int(given.max()) >= denoiser.symbols or int(given.min()) < -1:
-            raise UserError(f"A given symbol is outside 0 to {denoiser.symbols - 1}.", "Check its codes.")
-    if settings.hybrid:
-        if teacher is None:
-            raise UserError("A hybrid needs the teacher.", "Name it with --teacher, or use --hybrid 0.")
-        if teacher.process.config != denoiser.process.config:
-            raise UserError("Teacher and student have different processes.", "Use its own teacher.")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from di4c_cli.config import SamplingDefaults
 from di4c_cli.errors import UserError
 
 SAMPLERS = ("analytical", "confidence", "tau-leaping")
@@ -24,7 +25,8 @@ LOGITS = 1 << 18
 
 @dataclass(frozen=True)
 class Settings:
-    """One way of sampling. `dtype` float32 is the published 32-bit Gumbel draw, float64 the exact one.
+    """One way of sampling. `dtype` float64 is exact; float32 is the published 32-bit Gumbel draw for masked
+    processes and a 32-bit running sum for the others.
 
     `tile` samples go through the network at a time and `head_rows` rows through its head, padded, so that a
     sample's bits do not depend on the batch; None chooses by length. `tile = 0` runs the batch as it comes,
@@ -77,6 +79,11 @@ class Settings:
             return self.tile
         return 1 if length >= LONG else 16
 
+    def batch_for(self, length: int) -> int:
+        """Samples under way at once when nobody says: whole tiles, some ten thousand symbols."""
+        tile = self.tile_for(length) or 1
+        return tile * max(1, 16384 // (length * tile))
+
     def head_rows_for(self, symbols: int) -> int:
         """Rows per call of the head: a megabyte of logits or so, still in the cache when drawn from."""
         if self.head_rows is not None:
@@ -90,3 +97,25 @@ class Settings:
         if not self.corrector:
             values.pop("corrector_step")
         return values
+
+
+def resolve(
+    defaults: SamplingDefaults, length: int, steps: int | None = None, labelled: bool = False, **options: Any
+) -> Settings:
+    """The settings for one request: what is asked for, else the model's defaults. None is not asking.
+
+    A default guidance needs a label; without one the model is sampled as it is. The default tile is meant for
+    short sequences.
+    """
+    values = defaults.model_dump(include={field.name for field in fields(Settings)})
+    if not labelled:
+        values["guidance"] = 0.0
+    if length >= LONG:
+        values["tile"] = None
+    values |= {key: value for key, value in options.items() if value is not None}
+    if steps is not None:
+        values["steps"] = steps
+    unknown = sorted(set(values) - {field.name for field in fields(Settings)})
+    if unknown:
+        raise UserError(f"There is no sampling option '{unknown[0]}'.", "See `di4c sample --help`.")
+    return Settings(**values)
