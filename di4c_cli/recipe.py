@@ -147,9 +147,12 @@ class Pretrain(Part):
     world: Literal["tiny-digits", "tiny-pixels", "tiny-vq", "tiny-text"]
     network: dict[str, Any]
     process: dict[str, Any]
-    tokenizer: dict[str, Any] = Field(default_factory=dict, description="VQGAN or text-unit settings")
+    codec: dict[str, Any] = Field(default_factory=dict, description="config.json's codec entry of the teacher")
+    labels: int | None = Field(None, ge=1, description="number of classes; none: unconditional")
+    vqgan: dict[str, Any] | None = Field(None, description="iterations, batch, lr and settings of the VQGAN, if any")
     sampling: SamplingDefaults = Field(default_factory=SamplingDefaults)
     seed: int = 0
     training: Training = Field(default_factory=Training)
     patience: int = Field(5, ge=1, description="evaluations without improvement before the training stops")
     evaluate_every: int = Field(200, ge=1)
+    time_low: float = Field(0.0, ge=0, lt=1, description="smallest time trained on")

@@ -123,7 +123,7 @@ def pretrain(
         if step % schedule.evaluate_every and step != schedule.iterations:
             continue
         figure = validate(average, *held_out, schedule.time_low)
-        row = {"step": step, "train": float(loss), "held_out": figure, "seconds": time.monotonic() - start}
+        row = {"step": step, "train": float(loss.detach()), "held_out": figure, "seconds": time.monotonic() - start}
         history.rows.append(row)
         report(row)
         if figure < history.best:
