@@ -8,7 +8,7 @@ import numpy as np
 
 from di4c_cli.errors import UserError
 
-GROUP = 100
+GROUP = 50
 """Samples per group of `distinct`; fixed, because the share of new n-grams falls with their number."""
 
 

@@ -1,0 +1,104 @@
+"""What samples are measured against: moments and features of real images, cached as .npz with provenance."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from di4c_cli import files
+from di4c_cli.errors import UserError
+from di4c_cli.metric.features import FeatureNetwork
+from di4c_cli.metric.frechet import Moments
+
+KEPT = 10_000
+"""Feature rows kept for KID and precision/recall, which need the rows themselves."""
+
+
+class Reference:
+    """Moments of all reference images and the features of the first `KEPT`."""
+
+    def __init__(self, name: str, network: str, digest: str, moments: Moments, features: np.ndarray) -> None:
+        self.name, self.network, self.digest = name, network, digest
+        self.moments, self.features = moments, features
+
+    @property
+    def count(self) -> int:
+        return self.moments.count
+
+    def require(self, n: int) -> None:
+        """Refuse a reference smaller than the sample: its own noise would pass for the model's."""
+        if self.count < n:
+            raise UserError(
+                f"The reference '{self.name}' has {self.count} images, fewer than the {n} samples.",
+                f"Use -n {self.count} or a larger reference.",
+            )
+
+    def check_network(self, network: FeatureNetwork) -> None:
+        """Statistics of one network mean nothing to another."""
+        if network.digest != self.network:
+            raise UserError(
+                f"The reference statistics '{self.name}' were made with another feature network.",
+                f"Make them again from the images with {network.name}.",
+            )
+
+    def save(self, path: Path) -> None:
+        """Write the .npz, provenance inside."""
+        provenance = {"name": self.name, "network": self.network, "digest": self.digest, "count": self.count}
+        buffer = io.BytesIO()
+        arrays = {**self.moments.arrays(), "features": self.features.astype(np.float32)}
+        arrays["provenance"] = np.array(json.dumps(provenance))
+        np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
+        files.write_bytes(path, buffer.getvalue())
+
+    @classmethod
+    def load(cls, path: Path) -> Reference:
+        """Read what `save` wrote."""
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                provenance = json.loads(str(file["provenance"]))
+                moments, features = Moments.from_arrays(file), file["features"]
+        except (OSError, ValueError, KeyError) as error:
+            raise UserError(
+                f"{path} holds no reference statistics.", "Make them again from the images."
+            ) from error
+        return cls(provenance["name"], provenance["network"], provenance["digest"], moments, features)
+
+
+def make_reference(name: str, network: FeatureNetwork, batches: Iterable[np.ndarray]) -> Reference:
+    """Embed batches of uint8 images; constant memory apart from the kept features."""
+    moments: Moments | None = None
+    kept: list[np.ndarray] = []
+    digest, room = hashlib.blake2b(digest_size=8), KEPT
+    for images in batches:
+        if len(images) == 0:
+            continue
+        digest.update(np.ascontiguousarray(images).tobytes())
+        features, _ = network.embed(images)
+        moments = moments or Moments(features.shape[1])
+        moments.add(features)
+        kept.append(features[:room].astype(np.float32))
+        room -= len(kept[-1])
+    if moments is None:
+        raise UserError(f"The reference '{name}' holds no images.", "Name a folder or file with images.")
+    return Reference(name, network.digest, digest.hexdigest(), moments, np.concatenate(kept))
+
+
+def cached_reference(
+    path: Path, name: str, network: FeatureNetwork, batches: Iterable[np.ndarray]
+) -> Reference:
+    """The reference at `path` if it was made with this network, else a fresh one written there."""
+    if path.is_file():
+        try:
+            found = Reference.load(path)
+            if found.network == network.digest and found.name == name:
+                return found
+        except UserError:
+            pass  # a damaged cache is made again
+    made = make_reference(name, network, batches)
+    made.save(path)
+    return made
