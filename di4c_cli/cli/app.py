@@ -17,7 +17,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-COMMANDS = ["pretrain", "recipes"]
+COMMANDS = ["distill", "pretrain", "recipes"]
 """Modules of this folder; each has a function of its own name (dashes become underscores)."""
 
 

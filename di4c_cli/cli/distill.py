@@ -1,0 +1,105 @@
+"""`di4c distill`: turn a teacher into a few-step student."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from di4c_cli import embedded, recipe_file
+from di4c_cli.cli.console import guarded, say
+from di4c_cli.errors import UserError
+
+if TYPE_CHECKING:
+    from di4c_cli.recipe import Recipe
+
+
+def distill(
+    teacher: Annotated[
+        str | None, typer.Option("--teacher", "-t", help="Name, Hub id, folder or file; see `di4c teachers`.")
+    ] = None,
+    recipe: Annotated[
+        str | None, typer.Option("--recipe", "-r", help="Name or YAML file; see `di4c recipes`.")
+    ] = None,
+    rounds: Annotated[int | None, typer.Option(help="Rounds; each student teaches the next.")] = None,
+    iterations: Annotated[int | None, typer.Option(help="Training steps a round.")] = None,
+    data: Annotated[
+        str | None, typer.Option(help="Path, Hub dataset id, `embedded` or `teacher` (no data).")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder [runs/<teacher>-<recipe>-s<seed>].")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of all draws.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Samples per step over all processes.")] = None,
+    micro_batch: Annotated[int | None, typer.Option(help="Samples per process and backward pass.")] = None,
+    latents: Annotated[int | None, typer.Option(help="λ draws per sample (L).")] = None,
+    precision: Annotated[str | None, typer.Option(help="no, bf16 or fp16.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="Any recipe value: --set objective.alpha.kind=sigmoid")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda or mps [the best there is].")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Move an existing run folder aside.")] = False,
+) -> None:
+    """Distil a teacher into a student; run the same command again to resume."""
+    flags = {
+        "rounds": rounds,
+        "seed": seed,
+        "data": data,
+        "training.iterations": iterations,
+        "training.batch": batch,
+        "training.micro_batch": micro_batch,
+        "training.precision": precision,
+        "objective.latents": latents,
+    }
+
+    def command() -> None:
+        resolved, name = resolve(teacher, recipe, flags, settings or [])
+        _run(resolved, out, name, device, force)
+
+    guarded(command)
+
+
+def resolve(
+    teacher: str | None, recipe: str | None, flags: dict[str, Any], settings: list[str]
+) -> tuple[Recipe, str]:
+    """Recipe file, flags and `--set` together, and the recipe's short name; `--set` has the last word."""
+    name = recipe or recipe_for(teacher or embedded.DEFAULT)
+    overrides = {key: value for key, value in flags.items() if value is not None}
+    if teacher is not None:
+        overrides["teacher"] = teacher
+    overrides |= dict(recipe_file.parse_assignment(text) for text in settings)
+    resolved = recipe_file.read(name, overrides)
+    # no data and the teacher's own trajectory are the same wish, whichever way it was said
+    if resolved.data == "teacher":
+        resolved.objective.reference = "teacher"
+    elif resolved.objective.reference == "teacher":
+        resolved.data = "teacher"
+    return resolved, Path(name).stem if name.endswith((".yaml", ".yml")) else name
+
+
+def recipe_for(teacher: str) -> str:
+    """The recipe of a known teacher; of a model folder, the one that its teacher has."""
+    world = teacher.removesuffix("-student")
+    if world in embedded.WORLDS:
+        return world
+    if teacher in recipe_file.names():
+        return teacher
+    raise UserError(
+        f"There is no recipe of its own for the teacher '{teacher}'.",
+        "Name one with --recipe; `di4c recipes` lists them.",
+    )
+
+
+def _run(recipe: Recipe, out: Path | None, name: str, device: str | None, force: bool) -> None:
+    from di4c_cli.training.rounds import Options, distill
+    from di4c_cli.training.run_folder import default_out
+
+    folder = out or default_out(recipe.teacher, name, recipe.seed)
+    outcome = distill(recipe, folder, Options(device=device, force=force, say=say))
+    if outcome.main:
+        student = outcome.folder.student
+        if outcome.already_finished:
+            say(f"This run is finished already; its student is in {student}.")
+        else:
+            say(f"The student is in {student}.")
+        say(f"  di4c sample --student {student}")
+        say(f"  di4c eval --student {student}")

@@ -1,0 +1,165 @@
+"""Checkpoints: weights, averages, optimizer and position, in a folder that appears whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator, DistributedType
+from accelerate.utils import broadcast_object_list
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
+
+from di4c_cli import files
+from di4c_cli.errors import Failure
+from di4c_cli.training.ema import Ema
+
+PREFIX = "step-"
+
+
+@dataclass
+class Progress:
+    """Where a round stands. All draws are keyed by sample number, so `step` is also the data position."""
+
+    round: int
+    step: int = 0
+    skipped: int = 0
+    bad_in_a_row: int = 0
+    seconds: float = 0.0
+
+
+@dataclass
+class Trained:
+    """The objects a checkpoint covers, as Accelerate prepared them."""
+
+    accelerator: Accelerator
+    module: nn.Module
+    optimizer: Any
+    ema: Ema
+
+    @property
+    def inner_optimizer(self) -> torch.optim.Optimizer:
+        """Torch's optimizer under Accelerate's wrapper."""
+        inner: torch.optim.Optimizer = getattr(self.optimizer, "optimizer", self.optimizer)
+        return inner
+
+    @property
+    def by_engine(self) -> bool:
+        """DeepSpeed keeps weights and optimizer to itself and writes them its own way."""
+        return bool(self.accelerator.distributed_type == DistributedType.DEEPSPEED)
+
+
+def folders(root: Path) -> list[Path]:
+    """Complete checkpoints, oldest first."""
+    found = [path for path in root.glob(f"{PREFIX}*") if (path / "state.json").is_file()]
+    return sorted(found, key=lambda path: int(path.name.removeprefix(PREFIX)))
+
+
+def clean(root: Path) -> None:
+    """Remove what a killed process left half written."""
+    for path in [*root.glob(".*.part"), *root.glob(".*.old")]:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def save(root: Path, progress: Progress, trained: Trained, keep: int) -> Path:
+    """Write a checkpoint and drop all but the last `keep`. Every process must call this."""
+    target = root / f"{PREFIX}{progress.step:08d}"
+    accelerator = trained.accelerator
+    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+    average = trained.ema.tensors()
+    weights, optimizer = {}, {}
+    if not trained.by_engine:
+        weights = get_model_state_dict(trained.module, options=options)
+        optimizer = get_optimizer_state_dict(trained.module, trained.inner_optimizer, options=options)
+    with _shared_folder(target, accelerator) as part:
+        if trained.by_engine:
+            accelerator.save_state(str(part))
+        if accelerator.is_main_process:
+            if not trained.by_engine:
+                save_file(
+                    {name: value.contiguous() for name, value in weights.items()}, part / "model.safetensors"
+                )
+                scaler = None if accelerator.scaler is None else accelerator.scaler.state_dict()
+                torch.save({"optimizer": optimizer, "scaler": scaler}, part / "optimizer.pt")
+            save_file(average, part / "ema.safetensors")
+            state = asdict(progress) | {"ema_updates": trained.ema.updates}
+            (part / "state.json").write_text(json.dumps(state) + "\n")
+    if accelerator.is_main_process:
+        for old in folders(root)[:-keep]:
+            shutil.rmtree(old, ignore_errors=True)
+    return target
+
+
+@contextmanager
+def _shared_folder(target: Path, accelerator: Accelerator) -> Iterator[Path]:
+    """One new folder for all processes; the main one makes it and gives it its name when all have written."""
+    try:
+        if not accelerator.is_main_process:
+            (name,) = broadcast_object_list([""])
+            yield Path(name)
+            accelerator.wait_for_everyone()
+            return
+        with files.new_folder(target) as part:
+            broadcast_object_list([str(part)])
+            yield part
+            accelerator.wait_for_everyone()
+    except (OSError, SafetensorError, RuntimeError) as error:
+        raise _explain(error, target) from error
+
+
+def _explain(error: Exception, target: Path) -> Exception:
+    """The three libraries that write each report a full disk in their own way."""
+    text = str(error)
+    full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    full = full or any(
+        sign in text for sign in ("No space left", "os error 28", "File too large", "quota exceeded")
+    )
+    if full or "PytorchStreamWriter" in text or "unexpected pos" in text:
+        return Failure(
+            f"The disk is full: the checkpoint {target.name} could not be written to {target.parent}; "
+            "the one before it is intact.",
+            "Free space and run the same command again.",
+        )
+    return error
+
+
+def load(folder: Path, trained: Trained) -> Progress:
+    """Restore everything from a checkpoint. Every process must call this."""
+    try:
+        state = json.loads((folder / "state.json").read_text())
+        average = load_file(folder / "ema.safetensors")
+        if trained.by_engine:
+            trained.accelerator.load_state(str(folder))
+        else:
+            _load_plain(folder, trained)
+        trained.ema.load(average, state.pop("ema_updates"))
+        return Progress(**state)
+    except (OSError, SafetensorError, RuntimeError, ValueError, KeyError, TypeError) as error:
+        first = (str(error).splitlines() or [type(error).__name__])[0]
+        raise Failure(
+            f"The checkpoint {folder} is damaged: {first}.", "Delete that folder and run again."
+        ) from error
+
+
+def _load_plain(folder: Path, trained: Trained) -> None:
+    options = StateDictOptions(full_state_dict=True)
+    saved = torch.load(folder / "optimizer.pt", map_location="cpu", weights_only=True)
+    set_model_state_dict(trained.module, load_file(folder / "model.safetensors"), options=options)
+    set_optimizer_state_dict(trained.module, trained.inner_optimizer, saved["optimizer"], options=options)
+    if trained.accelerator.scaler is not None and saved["scaler"] is not None:
+        trained.accelerator.scaler.load_state_dict(saved["scaler"])

@@ -1,0 +1,63 @@
+"""Running average of the student's weights: starts at the loaded weights, kept in float32 or wider."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class Ema:
+    """mean <- keep * mean + (1 - keep) * value, with keep = min(decay, (1 + n) / (10 + n)) after n updates.
+
+    The growing `keep` is what the published trainings used: a short run is not dominated by where it began.
+    """
+
+    def __init__(self, module: nn.Module, decay: float) -> None:
+        self.decay, self.updates = decay, 0
+        self.mean = {name: _wide(value) for name, value in module.state_dict().items()}
+
+    @torch.no_grad()
+    def update(self, module: nn.Module) -> None:
+        """Take the current weights in; what is no floating-point number is copied."""
+        self.updates += 1
+        keep = min(self.decay, (1 + self.updates) / (10 + self.updates))
+        for name, value in module.state_dict().items():
+            mean = self.mean[name]
+            if mean.is_floating_point():
+                mean.lerp_(value.detach().to(mean.dtype), 1 - keep)
+            else:
+                mean.copy_(value)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The averages whole and on the CPU; shards are gathered, so every process must call this."""
+        return {name: whole(value) for name, value in self.mean.items()}
+
+    def load(self, tensors: dict[str, Tensor], updates: int) -> None:
+        """Put saved averages back, onto whatever device or shards the model lives on."""
+        self.updates = updates
+        for name, mean in self.mean.items():
+            mean.copy_(like(tensors[name], mean))
+
+
+def _wide(value: Tensor) -> Tensor:
+    copy = value.detach().clone()
+    return copy.to(torch.promote_types(copy.dtype, torch.float32)) if copy.is_floating_point() else copy
+
+
+def whole(value: Any) -> Tensor:
+    """A tensor or a sharded one (FSDP2's DTensor) as a plain CPU tensor."""
+    full: Tensor = value.full_tensor() if hasattr(value, "full_tensor") else value
+    return full.detach().cpu()
+
+
+def like(value: Tensor, target: Any) -> Tensor:
+    """A whole tensor placed as `target` is: device, precision, shards."""
+    moved = value.to(target.device, target.dtype)
+    if not hasattr(target, "full_tensor"):
+        return moved
+    from torch.distributed.tensor import distribute_tensor
+
+    placed: Tensor = distribute_tensor(moved, target.device_mesh, target.placements)
+    return placed

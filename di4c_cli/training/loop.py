@@ -1,0 +1,166 @@
+"""One round: steps on Accelerate from the last checkpoint to the last iteration."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from accelerate import Accelerator
+
+from di4c_cli.data.batch import Source
+from di4c_cli.errors import Failure
+from di4c_cli.noise import Noise
+from di4c_cli.recipe import Recipe
+from di4c_cli.training import checkpoint
+from di4c_cli.training.checkpoint import Progress, Trained
+from di4c_cli.training.ema import Ema
+from di4c_cli.training.loss_module import LossModule, seed_dropout
+from di4c_cli.training.metrics import MetricsFile, Row, StepFigures, number
+from di4c_cli.training.optimizer import build_optimizer, learning_rate, set_rate
+from di4c_cli.training.plan import make_plan
+from di4c_cli.training.signals import Stopped, StopRequest
+
+Report = Callable[[Row], None]
+"""Called by the main process after every step with the row that went into metrics.jsonl."""
+
+
+@dataclass
+class Outside:
+    """What a round needs from the run around it."""
+
+    checkpoints: Path
+    metrics: MetricsFile | None
+    stop: StopRequest
+    report: Report
+    sample: Callable[[int, Ema], None]
+
+
+class Round:
+    """The state of one round and its steps."""
+
+    def __init__(
+        self,
+        accelerator: Accelerator,
+        recipe: Recipe,
+        number: int,
+        module: LossModule,
+        source: Source,
+        outside: Outside,
+    ) -> None:
+        self.accelerator, self.recipe, self.source, self.outside = accelerator, recipe, source, outside
+        self.plan = make_plan(recipe.training.batch, recipe.training.micro_batch, accelerator.num_processes)
+        accelerator.gradient_accumulation_steps = self.plan.passes
+        module.touch_all = accelerator.num_processes > 1
+        optimizer = build_optimizer(module.parameters(), recipe.training.optimizer)
+        self.module, self.optimizer = accelerator.prepare(module, optimizer)
+        self.ema = Ema(self.network, recipe.training.ema)
+        self.trained = Trained(accelerator, self.module, self.optimizer, self.ema)
+        self.progress = Progress(round=number)
+
+    @property
+    def network(self) -> torch.nn.Module:
+        """The student's network as it is being trained."""
+        return self.accelerator.unwrap_model(self.module, keep_torch_compile=False).student.network
+
+    def resume(self, folder: Path) -> None:
+        """Go back to a checkpoint."""
+        self.progress = checkpoint.load(folder, self.trained)
+
+    def run(self) -> None:
+        """Train to the last iteration, with checkpoints on the way and at the end."""
+        settings, progress = self.recipe.training, self.progress
+        saved_at = progress.step
+        while progress.step < settings.iterations:
+            stop = self.step()
+            last = progress.step == settings.iterations
+            if stop or last or progress.step % settings.checkpoint_every == 0:
+                self.save()
+                saved_at = progress.step
+            if settings.sample_every and progress.step % settings.sample_every == 0:
+                self.outside.sample(progress.step, self.ema)
+            if stop and not last:
+                raise Stopped(
+                    f"Stopped after step {progress.step} of {settings.iterations} in round {progress.round}; "
+                    "a checkpoint is written.",
+                    "Run the same command again to go on.",
+                )
+            if progress.bad_in_a_row >= settings.max_bad_steps:
+                raise self._diagnosis(saved_at)
+
+    def save(self) -> None:
+        """Metrics first, so that a checkpoint never claims a step whose line is not on the disk."""
+        if self.outside.metrics is not None:
+            self.outside.metrics.sync()
+        checkpoint.save(self.outside.checkpoints, self.progress, self.trained, self.recipe.training.keep)
+
+    def step(self) -> bool:
+        """One iteration; true if a process was asked to stop."""
+        start, settings, progress = time.monotonic(), self.recipe.training, self.progress
+        rate = learning_rate(settings.optimizer, progress.step)
+        set_rate(self.trained.inner_optimizer, rate)
+        figures = self._backward()
+        norm = self._clip()
+        row, stop = figures.reduce(self.accelerator, self.plan.passes, self.outside.stop.asked)
+        good = row["loss"] is not None and number(norm) is not None
+        if good or self.accelerator.scaler is not None:
+            # with fp16 the scaler itself skips a bad step and learns a smaller scale from it
+            self.optimizer.step()
+        if good:
+            self.ema.update(self.network)
+        self.optimizer.zero_grad()
+        progress.step += 1
+        progress.skipped += not good
+        progress.bad_in_a_row = 0 if good else progress.bad_in_a_row + 1
+        progress.seconds += time.monotonic() - start
+        self._record(row, norm, rate, good, time.monotonic() - start)
+        return stop
+
+    def _backward(self) -> StepFigures:
+        progress, rank, figures = self.progress, self.accelerator.process_index, StepFigures()
+        seed_dropout(self.recipe.seed, progress.round, progress.step, rank)
+        for first in self.plan.starts(progress.step, rank):
+            batch = self.source.read(first, self.plan.micro).to(self.accelerator.device)
+            noise = Noise(self.recipe.seed, batch.index, f"train/{progress.round}", self.accelerator.device)
+            with self.accelerator.accumulate(self.module):
+                result = self.module(batch, noise)
+                self.accelerator.backward(result[0])
+            figures.add(*result)
+        return figures
+
+    def _clip(self) -> float:
+        """Clip; gives the norm before, that of the averaged gradient, so all processes see the same."""
+        limit = self.recipe.training.optimizer.clip
+        norm = self.accelerator.clip_grad_norm_(self.module.parameters(), limit or float("inf"))
+        if norm is None:  # DeepSpeed clips inside its own step
+            return 0.0
+        whole = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+        return float(whole)
+
+    def _record(self, figures: Row, norm: float, rate: float, good: bool, seconds: float) -> None:
+        if not self.accelerator.is_main_process:
+            return
+        row: Row = {"round": self.progress.round, "step": self.progress.step, **figures}
+        row |= {"grad_norm": number(norm), "lr": rate, "skipped": not good, "seconds": round(seconds, 4)}
+        if self.outside.metrics is not None:
+            self.outside.metrics.append(row)
+        self.outside.report(row)
+
+    def _diagnosis(self, saved_at: int) -> Failure:
+        """Why the run gives up, where the last good weights are, what to try."""
+        progress, precision = self.progress, self.recipe.training.precision
+        first = progress.step - progress.bad_in_a_row + 1
+        kept = checkpoint.folders(self.outside.checkpoints)
+        where = f"the last good checkpoint is {kept[-1]}" if kept else "no checkpoint was written yet"
+        if kept and saved_at >= first:
+            where += f", with the weights of step {first - 1}"
+        advice = "Lower training.optimizer.lr, or look at the loss terms in metrics.jsonl."
+        if precision == "fp16":
+            advice = "Use --precision bf16 or lower training.optimizer.lr."
+        return Failure(
+            f"The loss or its gradient was not finite for {progress.bad_in_a_row} steps in a row, "
+            f"from step {first} of round {progress.round} (precision {precision}); {where}.",
+            advice,
+        )

@@ -1,0 +1,105 @@
+"""metrics.jsonl: one line a step, none missing and none twice after any number of interruptions."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor
+
+from di4c_cli import files
+
+Row = dict[str, Any]
+
+
+class MetricsFile:
+    """Appends rows unbuffered, so that a killed process loses at most the line it was writing."""
+
+    def __init__(self, path: Path, last: tuple[int, int]) -> None:
+        """Keep the rows up to `last` = (round, step) and drop what comes after it, then append."""
+        rows = [row for row in read_rows(path) if (row["round"], row["step"]) <= last]
+        files.write_text(path, "".join(_line(row) for row in rows))
+        self._file = path.open("ab", buffering=0)
+
+    def append(self, row: Row) -> None:
+        """One more line."""
+        self._file.write(_line(row).encode())
+
+    def sync(self) -> None:
+        """To the disk; called before a checkpoint claims these steps."""
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Nothing is buffered, so this cannot fail for want of space."""
+        self._file.close()
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The complete lines of a metrics file; a torn last line is left out."""
+    if not path.is_file():
+        return []
+    rows = []
+    for line in path.read_bytes().split(b"\n"):
+        try:
+            rows.append(json.loads(line))
+        except ValueError:
+            continue
+    return rows
+
+
+def _line(row: Row) -> str:
+    return json.dumps(row, allow_nan=False) + "\n"
+
+
+def number(value: float) -> float | None:
+    """JSON has no NaN and no infinity; they become null."""
+    return value if math.isfinite(value) else None
+
+
+class StepFigures:
+    """Sums over the backward passes of one step; averaged over samples and processes at its end."""
+
+    def __init__(self) -> None:
+        self.sums: dict[str, Tensor] = {}
+        self.counts: dict[str, Tensor] = {}
+        self.loss: Tensor | None = None
+
+    def add(
+        self,
+        total: Tensor,
+        terms: dict[str, Tensor],
+        active: dict[str, Tensor],
+        health: dict[str, Tensor],
+    ) -> None:
+        """One backward pass. A term counts the samples it covers, a health figure all that have one."""
+        total = total.detach().double()
+        self.loss = total if self.loss is None else self.loss + total
+        for name, value in terms.items():
+            self._put(name, value, active.get(name, torch.ones_like(value, dtype=torch.bool)))
+        for name, value in health.items():
+            self._put(name, value, active.get(name, torch.isfinite(value)))
+
+    def _put(self, name: str, value: Tensor, mask: Tensor) -> None:
+        value = value.detach().double()
+        total, count = torch.where(mask, value, 0.0).sum(), mask.sum().double()
+        self.sums[name] = self.sums.get(name, torch.zeros_like(total)) + total
+        self.counts[name] = self.counts.get(name, torch.zeros_like(count)) + count
+
+    def reduce(self, accelerator: Accelerator, passes: int, stop: bool) -> tuple[Row, bool]:
+        """Mean figures over all processes, and whether any process was asked to stop: one exchange a step."""
+        assert self.loss is not None
+        names = sorted(self.sums)
+        asked = torch.tensor(float(stop), dtype=torch.float64, device=self.loss.device)
+        parts = [asked, self.loss / passes / accelerator.num_processes]
+        parts += [self.sums[name] for name in names] + [self.counts[name] for name in names]
+        packed = accelerator.reduce(torch.stack(parts), reduction="sum").tolist()
+        sums, counts = packed[2 : 2 + len(names)], packed[2 + len(names) :]
+        row: Row = {"loss": number(packed[1])}
+        for name, total, count in zip(names, sums, counts, strict=True):
+            row[name] = number(total / count) if count else None
+        return row, packed[0] > 0

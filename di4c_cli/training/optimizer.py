@@ -1,0 +1,31 @@
+"""Adam or AdamW from recipe values, and the learning rate as a function of the step alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+
+from di4c_cli.recipe import Optimizer as Settings
+
+
+def build_optimizer(parameters: Iterable[nn.Parameter], settings: Settings) -> torch.optim.Optimizer:
+    """The optimizer; `adam` couples weight decay with the gradient, `adamw` does not."""
+    kind = torch.optim.AdamW if settings.kind == "adamw" else torch.optim.Adam
+    return kind(
+        parameters, lr=settings.lr, betas=settings.betas, eps=settings.eps, weight_decay=settings.weight_decay
+    )
+
+
+def learning_rate(settings: Settings, step: int) -> float:
+    """Linear over the first `warmup` iterations, then constant; `step` counts from 0."""
+    if settings.warmup == 0:
+        return settings.lr
+    return settings.lr * min(1.0, (step + 1) / settings.warmup)
+
+
+def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Nothing is scheduled and nothing need be restored: each step sets its own rate."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate

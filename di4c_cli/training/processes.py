@@ -1,0 +1,72 @@
+"""Several processes as one: the accelerator, and decisions taken once and shared."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import InitProcessGroupKwargs, broadcast_object_list
+
+from di4c_cli.errors import Di4cError, UserError
+
+PATIENCE = timedelta(hours=2)
+"""How long processes wait for each other; one may be encoding a corpus. A dead one is noticed at once."""
+
+Value = TypeVar("Value")
+
+
+class Told(Di4cError):
+    """An error of the main process, which has printed it already; the others only end with its exit code."""
+
+
+def make_accelerator(precision: str, device: str | None, trackers: list[str], project: Path) -> Accelerator:
+    """The accelerator for one process or for however many the launcher started."""
+    check_device(device)
+    cpu = device == "cpu" or (device is None and not _accelerated())
+    if cpu:
+        os.environ["ACCELERATE_USE_CPU"] = "true"
+    accelerator = Accelerator(
+        cpu=cpu,
+        mixed_precision=precision,
+        log_with=trackers or None,
+        project_dir=str(project) if trackers else None,
+        kwargs_handlers=[InitProcessGroupKwargs(timeout=PATIENCE)],
+    )
+    if precision == "fp16" and accelerator.device.type == "cpu":
+        raise UserError("fp16 needs a GPU.", "Use --precision bf16 or no.")
+    return accelerator
+
+
+def _accelerated() -> bool:
+    return torch.cuda.is_available() or torch.backends.mps.is_available()
+
+
+def check_device(device: str | None) -> None:
+    """Refuse a device this machine does not have."""
+    present = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if device is not None and not present.get(device.partition(":")[0], False):
+        have = ", ".join(name for name, there in present.items() if there)
+        raise UserError(f"There is no device '{device}' here.", f"Available: {have}.")
+
+
+def on_main(accelerator: Accelerator, action: Callable[[], Value]) -> Value:
+    """Run an action in the main process alone and give its result, or its error, to all of them."""
+    message: list[Any] = [None, None]
+    if accelerator.is_main_process:
+        try:
+            message = [action(), None]
+        except Di4cError as error:
+            broadcast_object_list([None, error.exit_code])
+            raise
+    broadcast_object_list(message)
+    if message[1] is not None:
+        told = Told("The main process stopped.")
+        told.exit_code = message[1]
+        raise told
+    value: Value = message[0]
+    return value

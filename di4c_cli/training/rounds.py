@@ -1,0 +1,149 @@
+"""A whole run: one round after the other, each teaching the next (paper A.4), from what is on disk."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from accelerate import Accelerator
+
+from di4c_cli import student as student_folder
+from di4c_cli.data.batch import Source
+from di4c_cli.data.source import Wanted, open_source
+from di4c_cli.model import Model, load, load_folder
+from di4c_cli.recipe import Recipe
+from di4c_cli.training.ema import Ema
+from di4c_cli.training.loop import Outside, Report, Round
+from di4c_cli.training.loss_module import LossModule, make_objective
+from di4c_cli.training.make_student import card_text, codec_file, new_student, student_config
+from di4c_cli.training.metrics import MetricsFile
+from di4c_cli.training.processes import make_accelerator, on_main
+from di4c_cli.training.run_folder import RunFolder, State
+from di4c_cli.training.signals import StopRequest, stop_on_signal
+
+
+def _silent(_: object) -> None:
+    """Nobody is watching."""
+
+
+@dataclass
+class Options:
+    """How to run, as opposed to what: nothing here changes the student."""
+
+    device: str | None = None
+    force: bool = False
+    report: Report = _silent
+    say: Callable[[str], None] = _silent
+    dtype: torch.dtype = field(default=torch.float32)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended."""
+
+    folder: RunFolder
+    already_finished: bool = False
+    main: bool = True
+
+
+def distill(recipe: Recipe, out: Path, options: Options) -> Outcome:
+    """Turn the recipe's teacher into a student in `out`; run it again to go on where it stopped."""
+    folder = RunFolder(out)
+    accelerator = make_accelerator(recipe.training.precision, options.device, recipe.training.trackers, out)
+    main = accelerator.is_main_process
+    state = State.NEW
+    if not options.force:
+        state = on_main(accelerator, lambda: folder.state(recipe))
+    if state is State.FINISHED:
+        return Outcome(folder, True, main)
+    run = Run(accelerator, recipe, folder, options)  # reads teacher and data: mistakes there write nothing
+    with ExitStack() as stack:
+        if main:
+            _claim(folder, recipe, options, stack)
+        accelerator.wait_for_everyone()
+        run.all_rounds(stack.enter_context(stop_on_signal(loud=main)))
+    return Outcome(folder, False, main)
+
+
+def _claim(folder: RunFolder, recipe: Recipe, options: Options, stack: ExitStack) -> None:
+    """Make the folder ours: move an old one aside if asked, lock it, sweep it, write the recipe."""
+    if options.force:
+        moved = folder.move_aside()
+        if moved is not None:
+            options.say(f"The old run is now {moved}.")
+    stack.enter_context(folder.lock())
+    folder.clean()
+    folder.start(recipe)
+
+
+class Run:
+    """The rounds of one recipe."""
+
+    def __init__(self, accelerator: Accelerator, recipe: Recipe, folder: RunFolder, options: Options) -> None:
+        self.accelerator, self.recipe, self.folder, self.options = accelerator, recipe, folder, options
+        weights = {"weights": recipe.init_weights} if recipe.init_weights != "ema" else {}
+        self.teacher = load(recipe.teacher, **weights)
+        self.source = self._open(1, self.teacher)
+
+    def _open(self, number: int, teacher: Model) -> Source:
+        training = self.recipe.training
+        wanted = Wanted(self.recipe.seed, f"data/{number}", training.label_drop, training.flip)
+        return open_source(self.recipe.data, teacher, wanted)
+
+    def all_rounds(self, stop: StopRequest) -> None:
+        """Every round that is not finished yet, then the run's student."""
+        for number in range(1, self.recipe.rounds + 1):
+            if not self.folder.round_done(number):
+                self.one_round(number, stop)
+            self.accelerator.wait_for_everyone()
+        if self.accelerator.is_main_process:
+            self.folder.finish(self.recipe.rounds)
+        self.accelerator.wait_for_everyone()
+
+    def one_round(self, number: int, stop: StopRequest) -> None:
+        """Train one round from its last checkpoint, if there is one, and write its student."""
+        teacher = self.teacher if number == 1 else load_folder(self.folder.round_student(number - 1))
+        source = self.source if number == 1 else self._open(number, teacher)
+        config = student_config(teacher, self.recipe, number)
+        student = new_student(teacher, config, self.recipe, number).to(self.options.dtype)
+        if self.recipe.training.compile:
+            student.compile()
+        target = copy.deepcopy(teacher.denoiser).to(self.accelerator.device, self.options.dtype)
+        objective = make_objective(self.recipe.objective.model_dump())
+        module = LossModule(student, target, objective, self.recipe.training.dropout > 0)
+
+        def write_student(ema: Ema) -> Model:
+            finished = student_folder.build(config)
+            finished.network.load_state_dict(ema.tensors())
+            return Model(config, finished.eval().requires_grad_(False), teacher.folder)
+
+        last = self.folder.last_checkpoint(number)
+        metrics = self._metrics(number, last)
+        try:
+            outside = Outside(
+                self.folder.checkpoints(number), metrics, stop, self.options.report, lambda step, ema: None
+            )
+            work = Round(self.accelerator, self.recipe, number, module, source, outside)
+            if last is not None:
+                work.resume(last)
+            work.run()
+            model = write_student(work.ema)
+        finally:
+            if metrics is not None:
+                metrics.close()
+        if self.accelerator.is_main_process:
+            target_folder = self.folder.round_student(number)
+            student_folder.save_folder(
+                target_folder, config, model.denoiser, card_text(config), codec_file(teacher)
+            )
+        self.accelerator.free_memory()
+
+    def _metrics(self, number: int, last: Path | None) -> MetricsFile | None:
+        if not self.accelerator.is_main_process:
+            return None
+        step = int(last.name.rpartition("-")[2]) if last is not None else 0
+        return MetricsFile(self.folder.metrics, (number, step))

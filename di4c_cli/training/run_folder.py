@@ -1,0 +1,176 @@
+"""The folder of a run: what is in it, whether it may be resumed, and who is writing to it."""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from di4c_cli import files, recipe_file
+from di4c_cli.errors import UserError
+from di4c_cli.recipe import Recipe
+from di4c_cli.training import checkpoint
+
+FREE = {
+    "evaluation",
+    "summary",
+    "training.checkpoint_every",
+    "training.keep",
+    "training.max_bad_steps",
+    "training.sample_every",
+    "training.trackers",
+}
+"""Recipe keys that do not change the student, so a run may go on with other values."""
+
+
+class State(Enum):
+    """What a folder is to a recipe."""
+
+    NEW = "new"
+    UNFINISHED = "unfinished"
+    FINISHED = "finished"
+
+
+class RunFolder:
+    """Paths inside one run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.recipe = path / "recipe.yaml"
+        self.metrics = path / "metrics.jsonl"
+        self.curves = path / "curves.png"
+        self.samples = path / "samples"
+        self.student = path / "student"
+
+    def round(self, number: int) -> Path:
+        """Folder of a round; its student is in `student/`, its checkpoints in `checkpoints/`."""
+        return self.path / f"round-{number}"
+
+    def round_student(self, number: int) -> Path:
+        """The student a round ends with."""
+        return self.round(number) / "student"
+
+    def checkpoints(self, number: int) -> Path:
+        """Checkpoints of a round."""
+        return self.round(number) / "checkpoints"
+
+    def round_done(self, number: int) -> bool:
+        """Whether a round has written its student."""
+        return (self.round_student(number) / "config.json").is_file()
+
+    def last_checkpoint(self, number: int) -> Path | None:
+        """The newest complete checkpoint of a round."""
+        found = checkpoint.folders(self.checkpoints(number))
+        return found[-1] if found else None
+
+    def clean(self) -> None:
+        """Remove what killed processes left half written; only for the holder of the lock."""
+        checkpoint.clean(self.path)
+        for folder in self.path.glob("round-*"):
+            checkpoint.clean(folder)
+            checkpoint.clean(folder / "checkpoints")
+
+    def state(self, recipe: Recipe) -> State:
+        """New, unfinished or finished; a folder of something else is refused with the difference."""
+        if not self.path.exists():
+            return State.NEW
+        if not self.path.is_dir():
+            raise UserError(f"{self.path} is a file.", "Choose another --out.")
+        if not self.recipe.is_file():
+            if any(entry.name != ".lock" for entry in self.path.iterdir()):
+                raise UserError(
+                    f"{self.path} holds something that is not a di4c run.",
+                    "Choose another --out, or --force moves it aside.",
+                )
+            return State.NEW
+        found = differences(_read_recipe(self.recipe), recipe.model_dump(mode="json"))
+        if found:
+            raise UserError(
+                f"{self.path} holds a run of another recipe: {'; '.join(found)}.",
+                "Choose another --out, or --force moves the old run aside.",
+            )
+        return State.FINISHED if (self.student / "config.json").is_file() else State.UNFINISHED
+
+    def move_aside(self) -> Path | None:
+        """Rename an existing folder to a free name; None if there was nothing."""
+        if not self.path.exists():
+            return None
+        stamp = time.strftime("%Y%m%d-%H%M%S")
+        target, number = self.path.with_name(f"{self.path.name}.old-{stamp}"), 1
+        while target.exists():
+            number += 1
+            target = self.path.with_name(f"{self.path.name}.old-{stamp}-{number}")
+        self.path.rename(target)
+        return target
+
+    def start(self, recipe: Recipe) -> None:
+        """Create the folder with its resolved recipe."""
+        files.write_text(self.recipe, recipe_file.dump(recipe))
+
+    def finish(self, rounds: int) -> None:
+        """The last round's student becomes the run's; its presence says that the run is finished."""
+        with files.new_folder(self.student) as part:
+            shutil.copytree(self.round_student(rounds), part, dirs_exist_ok=True)
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """One writer at a time; the system frees the lock of a killed process."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        with (self.path / ".lock").open("w") as handle:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise UserError(
+                    f"Another di4c is writing to {self.path}.", "Wait for it or choose another --out."
+                ) from None
+            yield
+
+
+def _read_recipe(path: Path) -> dict[str, Any]:
+    try:
+        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError):
+        tree = None
+    if not isinstance(tree, dict):
+        raise UserError(
+            f"{path} is not a readable recipe.", "Choose another --out, or --force moves the folder aside."
+        )
+    return tree
+
+
+def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    """`key: old -> new` for every key that matters."""
+    before, after = flatten(old), flatten(new)
+    out = []
+    for key in sorted(before.keys() | after.keys()):
+        free = any(key == name or key.startswith(f"{name}.") for name in FREE)
+        if not free and before.get(key) != after.get(key):
+            out.append(f"{key}: {before.get(key)} there, {after.get(key)} asked")
+    return out
+
+
+def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings as dotted keys."""
+    out: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            out |= flatten(value, f"{prefix}{key}.")
+        else:
+            out[f"{prefix}{key}"] = value
+    return out
+
+
+def default_out(teacher: str, recipe: str, seed: int) -> Path:
+    """`runs/<teacher>-<recipe>-s<seed>`; of a path only its end is kept."""
+    words = [word for word in Path(teacher).parts if word not in ("/", ".", "..")]
+    if len(words) > 1 and words[-1] in ("student", "teacher"):
+        words = words[:-1]
+    name = words[-1] if Path(teacher).exists() else "-".join(words)
+    return Path("runs") / f"{name}-{recipe.replace('/', '-')}-s{seed}"
