@@ -14,7 +14,9 @@ def categorical(log_p: Tensor, uniform: Tensor, dtype: torch.dtype = torch.float
     """
     if log_p.device.type == "mps" and dtype is torch.float64:
         return categorical(log_p.cpu(), uniform.cpu(), dtype).to(log_p.device)
-    weight = torch.softmax(log_p.to(dtype), dim=-1).cumsum(-1)
+    # four passes over the symbols; subtracting a float64 maximum widens on the way
+    wide = log_p if dtype is torch.float64 else log_p.to(dtype)
+    weight = (wide - log_p.amax(-1, keepdim=True).to(dtype)).exp_().cumsum_(-1)
     threshold = uniform.to(dtype).unsqueeze(-1) * weight[..., -1:]
     index = torch.searchsorted(weight, threshold, right=True).squeeze(-1)
     # rounding may lift the threshold to the total: step back to the last symbol with positive weight
@@ -28,6 +30,7 @@ def gumbel32(log_p: Tensor, uniform: Tensor) -> Tensor:
     32-bit uniforms truncate the Gumbel's upper tail, which lowers the effective temperature (arXiv 2409.02908).
     Kept to show and to reproduce that effect.
     """
-    u = uniform.to(torch.float32)
+    # torch.rand in float32 has multiples of 2^-24 below 1; rounding wider numbers would add 1 itself
+    u = ((uniform * 2**24).floor() / 2**24).to(torch.float32)
     noise = -torch.log(-torch.log(u + 1e-10) + 1e-10)
     return (log_p.to(torch.float32) + noise).argmax(-1)

@@ -10,7 +10,7 @@ from torch import Tensor
 from di4c_cli.noise import Noise
 from di4c_cli.process import Masked, RowLogProbs, all_rows
 from di4c_cli.sampler.predictor import Predictor
-from di4c_cli.sampler.rows import RowNoise, draw_rows, most_likely
+from di4c_cli.sampler.rows import Draws, RowNoise
 
 
 def analytical_step(ask: Predictor, x_t: Tensor, t: Tensor, s: Tensor, noise: Noise) -> Tensor:
@@ -41,17 +41,16 @@ def fill(ask: Predictor, x_t: Tensor, t: Tensor, reveal: Tensor, noise: Noise) -
     b, d = reveal[active].nonzero(as_tuple=True)
     uniform = noise.uniform("value", length)[active[b], d]
     x_s = x_t.clone()
-    x_s[active[b], d] = draw_rows(
-        prediction, b, d, uniform, row_noise(ask, noise, length, active), ask.head_rows
-    )
+    x_s[active[b], d] = draws(ask, noise, length, active).values(prediction, b, d, uniform)
     return x_s
 
 
-def row_noise(ask: Predictor, noise: Noise, length: int, active: Tensor | None = None) -> RowNoise | None:
-    """The 32-bit draw's uniforms for the samples `active`, or None for exact draws."""
-    if ask.settings.dtype == "float64":
-        return None
-    return RowNoise(noise_of(noise, range(len(noise)) if active is None else active.tolist()), length)
+def draws(ask: Predictor, noise: Noise, length: int, active: Tensor) -> Draws:
+    """How this predictor's symbols are drawn for the samples `active` (k,) of the batch."""
+    published = None
+    if ask.settings.dtype == "float32":
+        published = RowNoise(noise_of(noise, active.tolist()), length)
+    return Draws(ask.head_rows, ask.tile == 1, published)
 
 
 def noise_of(noise: Noise, picked: Sequence[int]) -> Noise:
@@ -99,5 +98,5 @@ def last_argmax(ask: Predictor, x_t: Tensor, t: Tensor, noise: Noise) -> Tensor:
     if len(b) == 0:
         return x_t
     x_0 = x_t.clone()
-    x_0[b, d] = most_likely(ask(x_t, t, noise), b, d, ask.head_rows)
+    x_0[b, d] = Draws(ask.head_rows, ask.tile == 1).likeliest(ask(x_t, t, noise), b, d)
     return x_0

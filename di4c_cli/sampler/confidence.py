@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from di4c_cli.denoiser import Prediction
-from di4c_cli.sampler.rows import RowNoise, draw_with_confidence
+from di4c_cli.sampler.rows import Draws
 
 
 def confidence_step(
@@ -16,22 +16,20 @@ def confidence_step(
     scale: Tensor,
     value: Tensor,
     gumbel: Tensor,
-    published: RowNoise | None = None,
-    rows: int = 64,
+    draws: Draws | None = None,
 ) -> Tensor:
     """x_t `(B, D)` -> x_s `(B, *many, D)`: each sample reveals its `count` (B,) surest masked positions.
 
     conf(d) = log p(x̃0^d | xt) + c_gb ε^d with c_gb = `scale` (B,), ε = `gumbel` (B, *many, D) standard
     Gumbel numbers, x̃0 drawn from `value` (B, *many, D) uniforms. `many` draws share one prediction. A count
-    above the number of masked positions reveals them all. `prediction` may be any `Prediction` of x_t;
-    `published` switches to the 32-bit draw (and then needs many = ()). `gumbel_scale` and `counts_between`
-    of `sampler.grid` give the paper's scale and count.
+    above the number of masked positions reveals them all. `prediction` may be any `Prediction` of x_t.
+    `gumbel_scale` and `counts_between` of `sampler.grid` give the paper's scale and count.
     """
     batch, length = x_t.shape
     unknown = prediction.process.unknown(x_t)
     b, d = unknown.nonzero(as_tuple=True)
     uniform, noise = (a.reshape(batch, -1, length).transpose(1, 2) for a in (value, gumbel))  # (B, D, many)
-    drawn, log_p = draw_with_confidence(prediction, b, d, uniform[b, d], published, rows)
+    drawn, log_p = (draws or Draws()).confident(prediction, b, d, uniform[b, d])
     many = uniform.shape[2]
     confidence = torch.full((batch, many, length), -torch.inf, dtype=log_p.dtype, device=x_t.device)
     confidence[b, :, d] = log_p + scale.to(log_p)[b, None] * noise[b, d]

@@ -10,6 +10,10 @@ from torch import Tensor
 from di4c_cli.denoiser import Prediction
 from di4c_cli.draw import categorical, gumbel32
 from di4c_cli.noise import Noise
+from di4c_cli.sampler.tiles import chunks
+
+CACHED = 16
+"""Rows drawn from at a time: their float64 weights stay in the cache between the passes."""
 
 
 @dataclass(frozen=True)
@@ -28,53 +32,52 @@ class RowNoise:
         return Noise(self.noise.seed, index, self.noise.stream, self.noise.device).uniform("symbol", symbols)
 
 
-def draw_rows(
-    prediction: Prediction,
-    b: Tensor,
-    d: Tensor,
-    uniform: Tensor,
-    gumbel: RowNoise | None = None,
-    rows: int = 16,
-) -> Tensor:
-    """x0 at rows `(b, d)` from uniforms `(n,)` -> `(n,)` long; with `gumbel` by the 32-bit arg-max."""
-    out = torch.empty_like(b)
-    for start in range(0, len(b), rows):
-        part = slice(start, start + rows)
-        logits = prediction.logits(b[part], d[part])
-        if gumbel is None:
-            out[part] = categorical(logits, uniform[part])
-        else:
-            log_p = torch.log_softmax(logits.float(), -1)
-            out[part] = gumbel32(log_p, gumbel.uniform(b[part], d[part], logits.shape[-1]))
-    return out
+@dataclass(frozen=True)
+class Draws:
+    """How symbols are drawn from a prediction: in pieces of at most `rows` rows, of one sample if `alone`.
 
+    With `published` the draw is the 32-bit Gumbel arg-max, else the exact inverse CDF.
+    """
 
-def draw_with_confidence(
-    prediction: Prediction,
-    b: Tensor,
-    d: Tensor,
-    uniform: Tensor,
-    gumbel: RowNoise | None = None,
-    rows: int = 64,
-) -> tuple[Tensor, Tensor]:
-    """x0 and log p(x0) at rows `(b, d)` from uniforms `(n, M)`: two `(n, M)`, M draws sharing a row's law."""
-    value = torch.empty(uniform.shape, dtype=torch.long, device=b.device)
-    log_p = torch.empty_like(uniform)
-    for start in range(0, len(b), rows):
-        part = slice(start, start + rows)
-        law = prediction.log_probs(b[part], d[part])
-        if gumbel is None:
-            drawn = categorical(law[:, None].expand(-1, uniform.shape[1], -1), uniform[part])
-        else:
-            drawn = gumbel32(law, gumbel.uniform(b[part], d[part], law.shape[-1]))[:, None]
-        value[part], log_p[part] = drawn, law.gather(1, drawn).to(log_p.dtype)
-    return value, log_p
+    rows: int = 64
+    alone: bool = False
+    published: RowNoise | None = None
 
+    def values(self, prediction: Prediction, b: Tensor, d: Tensor, uniform: Tensor) -> Tensor:
+        """x0 at rows `(b, d)` from uniforms `(n,)` -> `(n,)` long."""
+        out = torch.empty_like(b)
+        for piece in chunks(b, self.rows, self.alone):
+            logits = prediction.logits(b[piece], d[piece])
+            if self.published is not None:
+                out[piece] = self._gumbel(torch.log_softmax(logits.float(), -1), b[piece], d[piece])
+                continue
+            for start in range(0, len(logits), CACHED):
+                own = slice(piece.start + start, min(piece.start + start + CACHED, piece.stop))
+                out[own] = categorical(logits[start : start + CACHED], uniform[own])
+        return out
 
-def most_likely(prediction: Prediction, b: Tensor, d: Tensor, rows: int = 64) -> Tensor:
-    """The most probable x0 at rows `(b, d)` -> `(n,)` long; the first of equals."""
-    out = torch.empty_like(b)
-    for start in range(0, len(b), rows):
-        part = slice(start, start + rows)
-        out[part] = prediction.logits(b[part], d[part]).argmax(-1)
-    return out
+    def confident(
+        self, prediction: Prediction, b: Tensor, d: Tensor, uniform: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """x0 and log p(x0) at rows `(b, d)` from uniforms `(n, M)`: two `(n, M)`, M draws sharing a law."""
+        value = torch.empty(uniform.shape, dtype=torch.long, device=b.device)
+        log_p = torch.empty_like(uniform)
+        for piece in chunks(b, self.rows, self.alone):
+            law = prediction.log_probs(b[piece], d[piece])
+            if self.published is not None:
+                drawn = self._gumbel(law, b[piece], d[piece])[:, None]
+            else:
+                drawn = categorical(law[:, None].expand(-1, uniform.shape[1], -1), uniform[piece])
+            value[piece], log_p[piece] = drawn, law.gather(1, drawn).to(log_p.dtype)
+        return value, log_p
+
+    def likeliest(self, prediction: Prediction, b: Tensor, d: Tensor) -> Tensor:
+        """The most probable x0 at rows `(b, d)` -> `(n,)` long; the first of equals."""
+        out = torch.empty_like(b)
+        for piece in chunks(b, self.rows, self.alone):
+            out[piece] = prediction.logits(b[piece], d[piece]).argmax(-1)
+        return out
+
+    def _gumbel(self, law: Tensor, b: Tensor, d: Tensor) -> Tensor:
+        assert self.published is not None
+        return gumbel32(law, self.published.uniform(b, d, law.shape[-1]))

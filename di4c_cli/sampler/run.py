@@ -12,7 +12,7 @@ from di4c_cli.config import SamplingDefaults
 from di4c_cli.denoiser import Denoiser
 from di4c_cli.noise import Noise
 from di4c_cli.process import Markov, Masked
-from di4c_cli.sampler.analytical import analytical_step, last_argmax, row_noise
+from di4c_cli.sampler.analytical import analytical_step, draws, last_argmax
 from di4c_cli.sampler.check import check
 from di4c_cli.sampler.confidence import confidence_step
 from di4c_cli.sampler.grid import gumbel_scale, reveal_counts, times
@@ -170,9 +170,7 @@ class Walk:
         value = noise.uniform("value", self.length)[active]
         gumbel = noise.gumbel("order", self.length)[active]
         scale = gumbel_scale(t, self.settings.steps)[active]
-        published = row_noise(ask, noise, self.length, active)
+        how = draws(ask, noise, self.length, active)
         x = x.clone()
-        x[active] = confidence_step(
-            prediction, x[active], count[active], scale, value, gumbel, published, ask.head_rows
-        )
+        x[active] = confidence_step(prediction, x[active], count[active], scale, value, gumbel, how)
         return x

@@ -19,8 +19,8 @@ CHOICES = {
 LONG = 256
 """From this many positions on one sample fills a matrix product, so a tile of one costs nothing."""
 
-LOGITS = 1 << 18
-"""Logits made at a time."""
+LOGITS = 1 << 23
+"""Most logits made at a time."""
 
 
 @dataclass(frozen=True)
@@ -28,9 +28,9 @@ class Settings:
     """One way of sampling. `dtype` float64 is exact; float32 is the published 32-bit Gumbel draw for masked
     processes and a 32-bit running sum for the others.
 
-    `tile` samples go through the network at a time and `head_rows` rows through its head, padded, so that a
-    sample's bits do not depend on the batch; None chooses by length. `tile = 0` runs the batch as it comes,
-    which is what training wants.
+    `tile` samples go through the network at a time and at most `head_rows` rows through its head, so that a
+    sample's bits do not depend on the batch (see `sampler.tiles`); None chooses by length and symbols.
+    `tile = 0` runs the batch as it comes, which is what training wants.
     """
 
     steps: int = 4
@@ -85,7 +85,7 @@ class Settings:
         return tile * max(1, 16384 // (length * tile))
 
     def head_rows_for(self, symbols: int) -> int:
-        """Rows per call of the head: a megabyte of logits or so, still in the cache when drawn from."""
+        """Most rows per call of the head: enough to pay for reading its weights, at most 32 MB of logits."""
         if self.head_rows is not None:
             return self.head_rows
         return max(16, min(1024, 1 << max(0, (LOGITS // symbols).bit_length() - 1)))

@@ -1,18 +1,24 @@
-"""Predictions whose bits do not depend on the batch: body and head run in padded tiles of a fixed size.
+"""Predictions whose bits do not depend on the batch: the shape of every network call is fixed beforehand.
 
 A matrix product may sum in another order when it has another number of rows, and one flipped bit can flip a
-symbol. Every call of the network therefore has the same shape, whatever the batch; the rest is padded.
+symbol. So the body runs on tiles of a fixed number of samples. With a tile of one, a sample's rows have the
+head for themselves, and the shape of that call is the sample's own affair. With larger tiles (short
+sequences, small models) the head runs on a fixed number of rows, whichever samples they come from. What is
+left over is padded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
 
 from di4c_cli.denoiser import Denoiser, Prediction
 from di4c_cli.process import Process
+
+FEWEST = 16
+"""Products with fewer rows take another, slower path."""
 
 
 def padded(x: Tensor, size: int) -> Tensor:
@@ -22,10 +28,8 @@ def padded(x: Tensor, size: int) -> Tensor:
 
 
 def tiled(function: Callable[..., Tensor], size: int, *inputs: Tensor | None) -> Tensor:
-    """`function` on `size` rows of every input at a time; 0 is all at once. None inputs stay None."""
+    """`function` on `size` rows of every input at a time, the last time padded. None inputs stay None."""
     rows = next(len(x) for x in inputs if x is not None)
-    if size == 0:
-        return function(*inputs)
     parts = []
     for start in range(0, rows, size):
         part = [None if x is None else padded(x[start : start + size], size) for x in inputs]
@@ -33,20 +37,46 @@ def tiled(function: Callable[..., Tensor], size: int, *inputs: Tensor | None) ->
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
+def chunks(b: Tensor, rows: int, alone: bool) -> Iterator[slice]:
+    """Cut rows with sample numbers b `(n,)`, in order, into pieces of at most `rows`.
+
+    `alone`: no piece spans two samples, so that a sample's pieces do not depend on its neighbours.
+    """
+    ends = [len(b)]
+    if alone and len(b):
+        ends = torch.unique_consecutive(b, return_counts=True)[1].cumsum(0).tolist()
+    start = 0
+    for end in ends:
+        for low in range(start, end, rows):
+            yield slice(low, min(low + rows, end))
+        start = end
+
+
 class TiledPrediction(Prediction):
-    """A prediction whose head is asked for exactly `head_rows` rows at a time."""
+    """A prediction whose head is asked for at most `head_rows` rows, and if `alone` for one sample's."""
 
     def __init__(
-        self, network: nn.Module, process: Process, x_t: Tensor, hidden: Tensor, head_rows: int
+        self,
+        network: nn.Module,
+        process: Process,
+        x_t: Tensor,
+        hidden: Tensor,
+        head_rows: int,
+        alone: bool,
     ) -> None:
         super().__init__(network, process, x_t, hidden)
-        self.head_rows = head_rows
+        self.head_rows, self.alone = head_rows, alone
 
     def logits(self, b: Tensor, d: Tensor) -> Tensor:
-        """`(n, S)` at rows `(b, d)`."""
+        """`(n, S)` at rows `(b, d)`, which come sample by sample."""
         if len(b) == 0:
             return self.hidden.new_zeros(0, self.process.symbols)
-        return tiled(super().logits, self.head_rows, b, d)
+        parts = []
+        for piece in chunks(b, self.head_rows, self.alone):
+            rows = piece.stop - piece.start
+            size = max(rows, FEWEST) if self.alone else self.head_rows
+            parts.append(super().logits(padded(b[piece], size), padded(d[piece], size))[:rows])
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def predict(
@@ -56,11 +86,11 @@ def predict(
     label: Tensor | None = None,
     lam: Tensor | None = None,
     tile: int = 0,
-    head_rows: int = 16,
+    head_rows: int = 1024,
 ) -> Prediction:
     """`denoiser.predict` in tiles of `tile` samples; 0 is the plain prediction of the whole batch."""
     if tile == 0:
         return denoiser.predict(x_t, t, label, lam)
     denoiser.network.eval()
     hidden = tiled(denoiser, tile, x_t, t, label, lam)
-    return TiledPrediction(denoiser.network, denoiser.process, x_t, hidden, head_rows)
+    return TiledPrediction(denoiser.network, denoiser.process, x_t, hidden, head_rows, tile == 1)
