@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
-
 import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -14,8 +12,6 @@ os.environ["HF_HUB_DISABLE_XET"] = "1"
 
 
 @pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _elsewhere(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each test runs in a folder of its own: what a command writes by default must not land in the checkout."""
-    folder = tmp_path / "cwd"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
+    monkeypatch.chdir(tmp_path_factory.mktemp("cwd"))

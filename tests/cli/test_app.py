@@ -1,0 +1,63 @@
+"""The command itself: help without torch, version, completion, mistakes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from di4c_cli import __version__
+from di4c_cli.cli.app import COMMANDS
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "di4c_cli", *words], capture_output=True, text=True, check=False)
+
+
+def test_help_imports_no_torch() -> None:
+    code = (
+        "import sys\nfrom di4c_cli.cli.app import app\n"
+        "try:\n    app(['--help'])\nexcept SystemExit:\n    pass\n"
+        "heavy = {'torch', 'numpy', 'accelerate', 'huggingface_hub', 'matplotlib'} & set(sys.modules)\n"
+        "print('HEAVY', sorted(heavy))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.rstrip().endswith("HEAVY []")
+    assert all(command in done.stdout for command in COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself_without_torch(command: str) -> None:
+    code = (
+        f"import sys\nfrom di4c_cli.cli.app import app\n"
+        f"try:\n    app([{command!r}, '--help'])\nexcept SystemExit:\n    pass\nprint('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.rstrip().endswith("False")
+
+
+def test_version_and_module_entry() -> None:
+    done = run("--version")
+    assert done.returncode == 0 and done.stdout == f"di4c {__version__}\n"
+
+
+def test_recipes_list_and_show() -> None:
+    listing = run("recipes")
+    assert listing.returncode == 0 and "tiny-digits" in listing.stdout
+    shown = run("recipes", "show", "tiny-digits")
+    assert shown.returncode == 0 and shown.stdout.startswith("# di4c distill")
+    wrong = run("recipes", "show", "tiny-digit")
+    assert wrong.returncode == 2 and wrong.stdout == "" and "Did you mean 'tiny-digits'?" in wrong.stderr
+    assert len(wrong.stderr.strip().splitlines()) == 1
+
+
+def test_a_closed_pipe_is_no_error() -> None:
+    command = f"{sys.executable} -m di4c_cli recipes | head -n 1; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+    assert done.stderr == "" and done.stdout.splitlines()[-1] in ("0", "1")
+
+
+def test_completion_is_offered() -> None:
+    done = run("--show-completion", "bash")
+    assert done.returncode == 0 or "--show-completion" in run("--help").stdout
