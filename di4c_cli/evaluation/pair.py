@@ -23,6 +23,7 @@ def compare_pair(
     work: Path | None = None,
     scorers: Sequence[Scorer] | None = None,
     advance: Callable[[int], None] = lambda count: None,
+    gallery: Path | None = None,
 ) -> Results:
     """Both models at each step count, measured by their world's instrument (or by `scorers`)."""
     world = world_of(student)
@@ -44,4 +45,4 @@ def compare_pair(
         n,
     )
     entrants = [Entrant("teacher", teacher), Entrant("student", student)]
-    return evaluate(plan, entrants, scorers, n, seed, work, advance, world)
+    return evaluate(plan, entrants, scorers, n, seed, work, advance, world, gallery)

@@ -74,7 +74,8 @@ class Cell(Part):
     seconds: float = Field(description="wall time of sampling and scoring")
     figures: dict[str, Figure] = Field(default_factory=dict)
     paper: dict[str, float] = Field(default_factory=dict, description="the paper's figures for the same cell")
-    samples: list[str] = Field(default_factory=list, description="a few samples (text only)")
+    samples: list[str] = Field(default_factory=list, description="the first few samples, if they are text")
+    picture: str = Field("", description="the first few samples as a PNG, if they are images")
 
     @property
     def key(self) -> tuple[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
+import re
 import shutil
 import tempfile
 import time
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor
 
 from di4c_cli import __version__
+from di4c_cli.codec.grid import save_grid
 from di4c_cli.errors import UserError
 from di4c_cli.evaluation.parts import Parts, Scores, identity
 from di4c_cli.evaluation.plan import CellPlan, Plan
@@ -28,6 +30,7 @@ from di4c_cli.model import Model
 from di4c_cli.sampler.settings import resolve
 
 PACKAGES = ("torch", "numpy", "tokenizers", "safetensors", "transformers", "nltk")
+SHOWN, SHOWN_TEXTS = 25, 6
 SYMBOLS = 65_536
 """Symbols per part: a part is a second or a minute of work, never an hour's."""
 
@@ -90,8 +93,10 @@ class Runner:
         seed: int,
         work: Path,
         advance: Callable[[int], None] = lambda count: None,
+        gallery: Path | None = None,
     ) -> None:
         self.plan, self.scorers, self.n, self.seed, self.work = plan, scorers, n, seed, work
+        self.gallery = gallery
         self.entrants = {entrant.row: entrant for entrant in entrants}
         self.advance = advance
         self.fresh = 0
@@ -136,7 +141,20 @@ class Runner:
             seconds=round(float(samples.column("seconds").sum()) + time.monotonic() - start, 3),
             figures=figures,
             paper=cell.paper,
+            **self._shown(model, cell, samples),
         )
+
+    def _shown(self, model: Model, cell: CellPlan, samples: Parts) -> dict[str, Any]:
+        """The first few samples: text as it is, images as a grid in the gallery."""
+        first, count = next(samples.ranges())
+        decoded = model.decode(torch.from_numpy(samples.read(first, count)["x"][:SHOWN].astype(np.int64)))
+        if isinstance(decoded, list):
+            return {"samples": decoded[:SHOWN_TEXTS]}
+        if self.gallery is None:
+            return {}
+        name = re.sub(r"[^\w.+-]+", "-", f"{cell.row}-{cell.column}") + ".png"
+        save_grid(decoded, self.gallery / name, columns=5)
+        return {"picture": f"{self.gallery.name}/{name}"}
 
     def _settings(self, model: Model, cell: CellPlan, options: Mapping[str, Any]) -> dict[str, Any]:
         labelled = labels_of(model, self.plan.labels, 0, 1) is not None
@@ -190,12 +208,13 @@ def evaluate(
     work: Path | None = None,
     advance: Callable[[int], None] = lambda count: None,
     world: str = "",
+    gallery: Path | None = None,
 ) -> Results:
     """All cells of a plan that have a model. `work` keeps the parts: the same call goes on after a stop."""
     start = time.monotonic()
     folder = Path(tempfile.mkdtemp(prefix="di4c-")) if work is None else work
     try:
-        runner = Runner(plan, entrants, scorers, n or plan.n, seed, folder, advance)
+        runner = Runner(plan, entrants, scorers, n or plan.n, seed, folder, advance, gallery)
         cells = [runner.run(cell) for cell in runner.cells()]
     finally:
         if work is None:
@@ -223,8 +242,8 @@ def _notes(instruments: Sequence[Instrument], n: int) -> list[str]:
     for instrument in instruments:
         if instrument.kind == "features" and instrument.reference_n < n:
             out.append(
-                f"The reference ({instrument.reference}) has {instrument.reference_n} images, fewer than the {n}"
-                " samples: its noise is the same for every model here, but absolute distances contain it."
+                f"The reference ({instrument.reference}) has {instrument.reference_n} images, fewer than"
+                f" the {n} samples: its noise is in every distance, equally for all models."
             )
     return out
 

@@ -78,7 +78,7 @@ class WorldMetrics:
         return {
             "frechet": frechet(Moments.of(features), self.moments),
             "kid": kernel_distance(features, self.reference),
-            "is": inception_score(probabilities)[0],
+            "is": inception_score(probabilities, 10)[0],
             "precision": precision,
             "recall": recall,
         }

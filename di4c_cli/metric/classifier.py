@@ -26,7 +26,7 @@ class Classifier(nn.Module):
             nn.Conv2d(32, 32, 3, stride=2, padding=1),
             nn.GELU(),
         )
-        side = -(-(-(-size // 2)) // 2)
+        side = (size + 3) // 4  # each of the two strides halves, rounding up
         self.hidden = nn.Linear(32 * side * side, FEATURES)
         self.out = nn.Linear(FEATURES, classes)
 

@@ -75,3 +75,14 @@ def metric_table(
         ]
         body.append([row, *cells])
     return ["", *columns], body
+
+
+def overview(results: Results) -> tuple[list[str], list[list[str]]]:
+    """All figures of all cells: one line a cell, one column a metric."""
+    metrics = results.metrics
+    header = ["model", "sampling", *(metric_title(results, metric) for metric in metrics)]
+    body = [
+        [cell.row, cell.column, *(cell_text(cell, metric, cell.paper.get(metric)) for metric in metrics)]
+        for cell in results.cells
+    ]
+    return header, body
