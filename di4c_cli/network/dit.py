@@ -225,6 +225,11 @@ class DiT(LatentNetwork):
                 hidden = block(hidden, modulation, cos, sin)
         return modulated_norm(hidden[:, : x.shape[1]], self.output_layer.norm_final, *final.unbind(0))
 
+    @property
+    def linear_head(self) -> tuple[Tensor, Tensor]:
+        """The head is h·Wᵀ + b over the first S rows of W `(S + 1, H)` and b `(S + 1,)`."""
+        return self.output_layer.linear.weight, self.output_layer.linear.bias
+
     def head(self, h: Tensor, d: Tensor | None = None) -> Tensor:
         """Hidden rows `(n, H)` at any positions -> logits over the real symbols `(n, S)`."""
         linear = self.output_layer.linear

@@ -191,6 +191,11 @@ class MaskGit(LatentNetwork):
         hidden = self.transformer(hidden, film, self.checkpointing)
         return self.last_layer(hidden[:, : self.length])
 
+    @property
+    def linear_head(self) -> tuple[Tensor, Tensor]:
+        """The head is h·Wᵀ + b[d] over the first S rows of W `(rows, H)` and columns of b `(D + 1, rows)`."""
+        return self.tok_emb.weight, self.bias
+
     def head(self, h: Tensor, d: Tensor) -> Tensor:
         """Hidden rows `(n, H)` at positions d `(n,)` -> logits over the real symbols `(n, S)`."""
         table = self.tok_emb.weight[: self.symbols]

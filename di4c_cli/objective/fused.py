@@ -9,8 +9,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from di4c_cli.denoiser import Prediction
-from di4c_cli.objective.core import Core, Outcome, Problem
+from di4c_cli.objective.core import Core
 from di4c_cli.objective.head import head_of
+from di4c_cli.objective.problem import Outcome, Problem
 
 
 class _Fused(torch.autograd.Function):

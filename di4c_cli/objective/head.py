@@ -1,4 +1,4 @@
-"""From a gradient at the logits to gradients of hidden states and head weights, one chunk of rows at a time."""
+"""The way from hidden rows to logits and, for a gradient at the logits, back to hidden rows and head weights."""
 
 from __future__ import annotations
 
@@ -7,89 +7,110 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from di4c_cli.objective.targets import wide
+
 
 def head_of(network: nn.Module, hidden: Tensor) -> LinearHead | OpaqueHead:
     """The cheapest way back through a network's head.
 
-    A network whose logits are h·Wᵀ + b says so by a property `linear_head` -> (W, b), b `(V,)` or `(positions, V)`.
+    A network whose logits are h·Wᵀ + b says so by a property `linear_head` -> (W, b): W `(V, H)` with the S real
+    symbols first, b `(V,)` or one row per position.
     """
     if getattr(network, "linear_head", None) is not None:
-        return LinearHead(network)
+        return LinearHead(network, hidden)
     return OpaqueHead(network, hidden)
 
 
-class LinearHead:
-    """logits = h W[:S]ᵀ + b[:S], or b[d, :S]: the gradient is two matrix products, added in place."""
+class Head:
+    """Gradients of a head's weights, added up in float32 or wider whatever the weights are kept in."""
 
     def __init__(self, network: Any) -> None:
         self.network = network
-        self.weight, self.bias = network.linear_head
-        self.parameters: list[Tensor] = [self.weight, self.bias]
+        self.parameters: list[Tensor] = []
         self.grads: list[Tensor] = []
+        self.dtype = torch.float32
+        """Of the logits as `logits` gives them."""
+
+    def logits(self, h: Tensor, d: Tensor) -> Tensor:
+        """Rows h `(k, H)` at positions d `(k,)` -> `(k, S)`, float32 or wider."""
+        return wide(self.network.head(h, d))
 
     def start(self) -> None:
         """Gradients that `pull` adds to."""
-        self.grads = [torch.zeros_like(p) for p in self.parameters]
+        kinds = [torch.promote_types(p.dtype, torch.float32) for p in self.parameters]
+        self.grads = [torch.zeros_like(p, dtype=kind) for p, kind in zip(self.parameters, kinds)]
+
+    def finish(self) -> list[Tensor]:
+        """The gradients, each in its weight's own dtype."""
+        return [grad.to(p.dtype) for grad, p in zip(self.grads, self.parameters)]
+
+
+class LinearHead(Head):
+    """logits = h W[:S]ᵀ + b[:S], or b[d, :S]: the gradient is two matrix products, added in place."""
+
+    def __init__(self, network: Any, hidden: Tensor) -> None:
+        super().__init__(network)
+        self.weight, self.bias = network.linear_head
+        self.parameters = [self.weight, self.bias]
+        kind = hidden.device.type
+        half = torch.is_autocast_enabled(kind)
+        self.work = torch.get_autocast_dtype(kind) if half else self.weight.dtype
+        self.dtype = torch.promote_types(self.work, torch.float32)
 
     def pull(self, h: Tensor, d: Tensor, dz: Tensor) -> Tensor:
         """Rows h `(k, H)`, d `(k,)`, gradient at the logits dz `(k, S)` -> gradient at h `(k, H)`.
 
-        Half-precision networks multiply in half precision, as torch's own backward does, and add in the weights' dtype.
+        Half-precision networks multiply in half precision, as torch's own backward does.
         """
         symbols = dz.shape[1]
         weight_grad, bias_grad = self.grads[0][:symbols], self.grads[1]
+        if self.bias.dim() == 1:
+            bias_grad[:symbols] += dz.sum(0)
+        else:
+            bias_grad[:, :symbols].index_add_(0, d, dz.to(bias_grad.dtype))
         with torch.autocast(dz.device.type, enabled=False):
-            work = torch.promote_types(h.dtype, self.weight.dtype) if h.dtype == dz.dtype else h.dtype
-            narrow, h = dz.to(work), h.to(work)
-            if work == weight_grad.dtype:
-                weight_grad.addmm_(narrow.T, h)
+            dz, h = dz.to(self.work), h.to(self.work)
+            if weight_grad.dtype == self.work:
+                weight_grad.addmm_(dz.T, h)
             else:
-                weight_grad.add_(narrow.T @ h)
-            if self.bias.dim() == 1:
-                bias_grad[:symbols] += dz.sum(0)
-            else:
-                bias_grad[:, :symbols].index_add_(0, d, dz.to(bias_grad.dtype))
-            return narrow @ self.weight[:symbols].to(work)
+                weight_grad += dz.T @ h
+            return dz @ self.weight[:symbols].to(self.work)
 
 
-class OpaqueHead:
+class OpaqueHead(Head):
     """Any other head: torch differentiates it on the rows at hand, which costs one more forward."""
 
     def __init__(self, network: Any, hidden: Tensor) -> None:
-        self.network = network
-        self.parameters: list[Tensor] = self._used(hidden)
-        self.grads: list[Tensor] = []
-
-    def _used(self, hidden: Tensor) -> list[Tensor]:
-        """The weights the head depends on, read off the graph of one row."""
+        super().__init__(network)
         with torch.enable_grad():
             row = hidden[:1, :1].detach().flatten(0, 1)
-            out = self.network.head(row, torch.zeros(len(row), dtype=torch.long, device=row.device))
-        found: dict[int, Tensor] = {}
-        queue, seen = [out.grad_fn], set()
-        while queue:
-            node = queue.pop()
-            if node is None or node in seen:
-                continue
-            seen.add(node)
-            if hasattr(node, "variable"):
-                found[id(node.variable)] = node.variable
-            queue.extend(next_node for next_node, _ in node.next_functions)
-        return list(found.values())
-
-    def start(self) -> None:
-        self.grads = [torch.zeros_like(p) for p in self.parameters]
+            out = network.head(row, torch.zeros(len(row), dtype=torch.long, device=row.device))
+        self.dtype = torch.promote_types(out.dtype, torch.float32)
+        self.parameters = leaves(out)
 
     def pull(self, h: Tensor, d: Tensor, dz: Tensor) -> Tensor:
         """As `LinearHead.pull`."""
         with torch.enable_grad():
             rows = h.detach().requires_grad_()
             z = self.network.head(rows, d)
-        inputs = [rows, *self.parameters]
-        if not z.requires_grad:
-            return torch.zeros_like(h)
-        first, *rest = torch.autograd.grad(z, inputs, dz.to(z.dtype), allow_unused=True)
+        first, *rest = torch.autograd.grad(z, [rows, *self.parameters], dz.to(z.dtype), allow_unused=True)
         for total, grad in zip(self.grads, rest):
             if grad is not None:
                 total += grad
         return torch.zeros_like(h) if first is None else first
+
+
+def leaves(out: Tensor) -> list[Tensor]:
+    """The tensors with a gradient that `out` depends on, read off its graph."""
+    found: dict[int, Tensor] = {}
+    queue: list[Any] = [out.grad_fn]
+    seen = set()
+    while queue:
+        node = queue.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if hasattr(node, "variable"):
+            found[id(node.variable)] = node.variable
+        queue.extend(following for following, _ in node.next_functions)
+    return list(found.values())

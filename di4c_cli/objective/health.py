@@ -1,25 +1,117 @@
-"""Is the mixture alive? Gradient sizes per term and the influence of λ, measured on a few rows of every batch."""
+"""Is the mixture alive? Influence of λ and gradient sizes per term, and plain words when it is dying."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from di4c_cli.objective.core import Chunk, Core, Problem
+from di4c_cli.objective.problem import Weights
+from di4c_cli.objective.terms import TERMS, Sums, aims, logit_gradient, shift_of
 
 ROWS = 2
-"""Rows per sample on which gradient norms and λ-sensitivity are measured; the norms are scaled up to all rows."""
+"""Rows per sample on which gradient norms and λ-sensitivity are measured; norms are scaled up to all rows."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of pass 1: b `(n,)`, configurations' symbols `(n, X)`, log_p `(n, L, S)`, log p̄, K and P `(n, S)`."""
+
+    b: Tensor
+    symbols: Tensor
+    log_p: Tensor
+    log_mean: Tensor
+    teacher: Tensor | None
+    later: Tensor | None
+
+    def take(self, wanted: Tensor) -> Rows:
+        """Copies of the wanted rows, a bool `(n,)`."""
+        values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        return Rows(**{name: None if x is None else x[wanted] for name, x in values.items()})
 
 
 class Probe:
-    def __init__(self, problem: Problem, chunks: list[Chunk]) -> None:
-        self.problem = problem
+    """Keeps a few rows of every sample from pass 1 and looks at them when the joint law is known."""
 
-    def remember(self, chunk: Chunk, log_p: Tensor, teacher: Tensor | None, later: Tensor | None) -> None:
-        pass
+    def __init__(self, batch: int, chunks: list[Tensor]) -> None:
+        """`chunks`: sample numbers b of the rows of each chunk; a sample's rows follow each other."""
+        b = torch.cat(chunks) if chunks else torch.zeros(0, dtype=torch.long)
+        self.count = torch.bincount(b, minlength=batch)
+        order = torch.arange(len(b), device=b.device)
+        start = torch.full_like(self.count, len(b)).scatter_reduce(0, b, order, "amin")
+        n, k = self.count[b], order - start[b]
+        # row k of n is wanted where ⌊k ROWS / n⌋ has just grown: evenly spaced, ROWS of them or all
+        wanted = (k == 0) | (k * ROWS // n != (k - 1) * ROWS // n)
+        self.wanted = list(wanted.split([len(chunk) for chunk in chunks])) if chunks else []
+        self.kept: list[Rows] = []
 
-    def health(self, core: Core) -> dict[str, Tensor]:
-        return {}
+    def remember(self, number: int, rows: Rows) -> None:
+        """Copy the wanted rows of chunk `number`."""
+        wanted = self.wanted[number]
+        if bool(wanted.any()):
+            self.kept.append(rows.take(wanted))
+
+    def health(self, sums: Sums) -> dict[str, Tensor]:
+        """Figures per sample, `(B,)`; those of a sample without rows are 0."""
+        out = correlation(sums)
+        zero = torch.zeros(len(self.count), dtype=sums.dtype, device=self.count.device)
+        seen = zero.clone()
+        sensitivity = zero.clone()
+        squares = {name: zero.clone() for name in TERMS}
+        for rows in self.kept:
+            seen.index_add_(0, rows.b, torch.ones_like(rows.b, dtype=seen.dtype))
+            sensitivity.index_add_(0, rows.b, pairwise_kl(rows.log_p).to(zero))
+            for name, value in squared_gradients(sums, rows).items():
+                squares[name].index_add_(0, rows.b, value.to(zero))
+        seen = seen.clamp_min(1)
+        out["lam_sensitivity"] = sensitivity / seen
+        for name, value in squares.items():
+            out[f"grad_{name}"] = (value * self.count / seen).sqrt()
+        return out
+
+
+def correlation(sums: Sums) -> dict[str, Tensor]:
+    """Correlation captured in nats, log p - log p̄, and the effective number of λ, exp of their posterior's entropy."""
+    out, captured = {}, sums.captured
+    posterior = torch.softmax(sums.ratio, 1)
+    effective = torch.exp(-torch.xlogy(posterior, posterior).sum(1))  # (B, X)
+    if sums.draws:
+        out["correlation_consis"] = captured[:, : sums.draws].mean(1)
+        out["target_entropy"] = sums.rows["target_entropy"]
+    if sums.problem.x0 is not None:
+        out["correlation_data"] = captured[:, -1]
+    if sums.configs:
+        out["lam_effective"] = effective.mean(1)
+    return out
+
+
+def pairwise_kl(log_p: Tensor) -> Tensor:
+    """Mean of KL(p(·; λ_i) ‖ p(·; λ_j)) over i ≠ j at rows, log_p `(n, L, S)` -> `(n,)`; 0 for one latent."""
+    count = log_p.shape[1]
+    if count == 1:
+        return log_p.new_zeros(len(log_p))
+    p = log_p.exp()
+    own = (p * log_p).sum(-1).mean(1)
+    cross = (p.mean(1) * log_p.mean(1)).sum(-1)
+    return (own - cross).clamp_min(0) * (count / (count - 1))
+
+
+def squared_gradients(sums: Sums, rows: Rows) -> dict[str, Tensor]:
+    """Squared norm of every weighted term's own gradient at the logits, summed over latents and symbols, `(n,)`."""
+    weights, variate = sums.problem.weights, sums.problem.control_variate
+    nothing = Weights(**{name: torch.zeros_like(weights.distil) for name in TERMS})
+    sparse = sums.sparse(rows.b, sums.at(rows.log_p, rows.symbols)).to(rows.log_p.dtype)
+    out = {}
+    for name in TERMS:
+        weight = getattr(weights, name)
+        if not bool((weight[rows.b] != 0).any()):
+            continue
+        mixture, single = aims(replace(nothing, **{name: weight}), variate, rows.b, rows.teacher, rows.later)
+        shift = shift_of(mixture, rows.log_mean, sums.problem.latents)
+        own = torch.zeros_like(sparse)
+        columns = {"consis": slice(0, sums.draws), "corr": slice(sums.draws, None)}.get(name, slice(0, 0))
+        own[..., columns] = sparse[..., columns]
+        grad = logit_gradient(rows.log_p.clone(), rows.symbols, own, shift, single)
+        out[name] = grad.square_().sum((1, 2))
+    return out

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from di4c_cli.denoiser import Denoiser
 from di4c_cli.noise import Noise
-from di4c_cli.objective.core import Problem, Weights
 from di4c_cli.objective.fused import evaluate
+from di4c_cli.objective.problem import Problem, Weights
 from di4c_cli.objective.reference import Samples, draw_reference
 from di4c_cli.objective.settings import Settings
 from di4c_cli.objective.steps import analytical, confident, repeat, repeat_label, teacher_predictions

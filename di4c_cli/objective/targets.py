@@ -1,6 +1,8 @@
-"""What the student is pulled towards at one row: the teacher's marginals and the student's own law one step later."""
+"""What the student is pulled towards at a row: the teacher's marginals and the student's own law one step later."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -9,11 +11,60 @@ from di4c_cli.denoiser import Prediction
 
 BLOCK = 256
 """Symbols per block of the two-level inverse CDF."""
+NEAR = 2 << 20
+"""Bytes on which elementwise work is done at once on a CPU: what stays in the nearest cache."""
 
 
 def wide(x: Tensor) -> Tensor:
     """Logits in float32 or wider: half precision must not decide a log-probability."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def groups(rows: int, width: int, like: Tensor) -> Iterator[slice]:
+    """Slices of `rows` rows with `width` numbers each, small enough for the cache; all at once on a GPU."""
+    size = max(1, NEAR // (width * like.element_size())) if like.device.type == "cpu" else max(1, rows)
+    for start in range(0, rows, size):
+        yield slice(start, min(rows, start + size))
+
+
+def averaged(
+    prediction: Prediction, first: Tensor, count: int, d: Tensor, uniform: Tensor | None = None
+) -> tuple[Tensor, Tensor | None]:
+    """Mean law of `count` consecutive predictions at rows, and one draw from each.
+
+    Row r asks samples first[r] … first[r] + count - 1 of `prediction` at position d[r]: first, d `(n,)`,
+    uniform `(n, count)` -> mean `(n, S)`, draws `(n, count)` or None. A position already known to a sample is
+    certain there, and its head is not run.
+    """
+    sample = first[:, None] + torch.arange(count, device=d.device)
+    x = prediction.x_t[sample, d[:, None]]
+    unknown = prediction.process.unknown(x)
+    row, latent = unknown.nonzero(as_tuple=True)
+    z = wide(prediction.logits(sample[row, latent], d[row]))
+    ends = [0, *unknown.sum(1).cumsum(0).tolist()]
+    mean = z.new_empty(len(d), z.shape[1])
+    drawn = x.clone()
+    for rows in groups(len(d), count * z.shape[1], z):
+        part = slice(ends[rows.start], ends[rows.stop])
+        mean[rows] = _mean(z[part], row[part] - rows.start, rows.stop - rows.start, count)
+        if uniform is not None:
+            drawn[row[part], latent[part]] = inverse_cdf(z[part], uniform[row[part], latent[part]])
+    known = (~unknown).nonzero(as_tuple=True)
+    if len(known[0]):
+        share = mean.new_full((len(known[0]),), 1 / count)
+        mean.index_put_((known[0], x[known]), share, accumulate=True)
+    return mean, None if uniform is None else drawn
+
+
+def _mean(z: Tensor, row: Tensor, rows: int, count: int) -> Tensor:
+    """Softmax of z `(k, S)`, averaged into `rows` rows: `(rows, S)`. Leaves unnormalised weights in z."""
+    if not len(z):
+        return z.new_zeros(rows, z.shape[1])
+    total = z.sub_(z.amax(-1, keepdim=True)).exp_().sum(-1)
+    # one small matrix product normalises, averages and leaves out the known ones at once
+    pick = z.new_zeros(rows, len(row))
+    pick[row, torch.arange(len(row), device=row.device)] = 1 / (count * total)
+    return pick @ z
 
 
 def inverse_cdf(weight: Tensor, uniform: Tensor) -> Tensor:
@@ -25,54 +76,25 @@ def inverse_cdf(weight: Tensor, uniform: Tensor) -> Tensor:
     rows, symbols = weight.shape
     if rows == 0:
         return torch.zeros(0, dtype=torch.long, device=weight.device)
+    fine = torch.float32 if weight.device.type == "mps" else torch.float64
     blocks = symbols // BLOCK
-    body = weight[:, : blocks * BLOCK].unflatten(1, (blocks, BLOCK)).sum(-1, dtype=torch.float64)
-    tail = weight[:, blocks * BLOCK :].sum(-1, keepdim=True, dtype=torch.float64)
-    upto = torch.cat((body, tail), 1).cumsum(1)  # (k, blocks + 1)
-    goal = uniform.to(upto.dtype)[:, None] * upto[:, -1:]
+    body = weight[:, : blocks * BLOCK].unflatten(1, (blocks, BLOCK)).sum(-1)
+    tail = weight[:, blocks * BLOCK :].sum(-1, keepdim=True)
+    upto = torch.cat((body, tail), 1).to(fine).cumsum(1)  # (k, blocks + 1)
+    goal = uniform.to(fine)[:, None] * upto[:, -1:]
     block = _first_above(upto, goal)
     before = torch.where(block > 0, upto.gather(1, (block - 1).clamp_min(0)), 0.0)
     column = block * BLOCK + torch.arange(BLOCK, device=weight.device)
-    inside = (
-        torch.where(column < symbols, weight.gather(1, column.clamp_max(symbols - 1)), 0).double().cumsum(1)
-    )
-    return (block + 0).squeeze(1) * BLOCK + _first_above(inside, goal - before).squeeze(1)
+    inside = torch.where(column < symbols, weight.gather(1, column.clamp_max(symbols - 1)), 0)
+    place = _first_above(inside.to(fine).cumsum(1), goal - before)
+    return (block * BLOCK + place).squeeze(1)
 
 
 def _first_above(cumulative: Tensor, goal: Tensor) -> Tensor:
-    """First index `(k, 1)` whose running sum exceeds the goal; the last one with weight if rounding lifted the goal."""
+    """First index `(k, 1)` whose running sum exceeds the goal, or the last one that adds to the sum.
+
+    The second case is rounding: block sums and running sums differ in the last bits.
+    """
     index = torch.searchsorted(cumulative, goal, right=True)
     last = torch.searchsorted(cumulative, cumulative[:, -1:].contiguous(), right=False)
     return torch.minimum(index, last)
-
-
-def averaged(
-    prediction: Prediction, first: Tensor, count: int, d: Tensor, uniform: Tensor | None = None
-) -> tuple[Tensor, Tensor | None]:
-    """Mean law of `count` consecutive predictions at rows, and one draw from each.
-
-    Row r asks samples first[r] … first[r] + count - 1 of `prediction` at position d[r]: first, d `(n,)`,
-    uniform `(n, count)` -> mean `(n, S)`, draws `(n, count)` or None. A position already known to a sample is certain
-    there, and its head is not run.
-    """
-    n = len(d)
-    sample = first[:, None] + torch.arange(count, device=d.device)
-    x = prediction.x_t[sample, d[:, None]]
-    row, latent = prediction.process.unknown(x).nonzero(as_tuple=True)
-    z = wide(prediction.logits(sample[row, latent], d[row]))
-    if len(row):
-        z = z.sub_(z.amax(-1, keepdim=True)).exp_()
-    total = z.sum(-1)
-    # one small matrix product normalises, averages and leaves out the known ones at once
-    pick = z.new_zeros(n, len(row))
-    pick[row, torch.arange(len(row), device=d.device)] = 1 / (count * total)
-    mean = pick @ z
-    if len(row) < n * count:
-        known = (~prediction.process.unknown(x)).nonzero(as_tuple=True)
-        share = mean.new_full((len(known[0]),), 1 / count)
-        mean.index_put_((known[0], x[known]), share, accumulate=True)
-    if uniform is None:
-        return mean, None
-    drawn = x.clone()
-    drawn[row, latent] = inverse_cdf(z, uniform[row, latent])
-    return mean, drawn

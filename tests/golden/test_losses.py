@@ -13,7 +13,8 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).parents[1] / "objective"))
 from tables import Everything, flat, ones, stored
 
-from di4c_cli.objective.core import Core, Outcome, Problem, Weights
+from di4c_cli.objective.core import Core
+from di4c_cli.objective.problem import Outcome, Problem, Weights
 from di4c_cli.objective.settings import Alpha
 from di4c_cli.objective.times import alpha_at
 from di4c_cli.process import Masked, Process

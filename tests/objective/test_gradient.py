@@ -1,0 +1,111 @@
+"""Value and gradient of the chunked loss against the dense textbook one, to 1e-10 in float64, for every option."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+from worlds import BATCH, Case, case
+
+from di4c_cli.bench.dense import dense_loss, dense_terms
+from di4c_cli.objective.fused import evaluate
+from di4c_cli.objective.problem import Weights
+
+VARIATES = ["marginal", "convex", "none"]
+WORLDS = ["dit", "maskgit", "unet"]
+
+
+def gradients(case: Case, loss: Tensor) -> dict[str, Tensor]:
+    case.student.zero_grad(set_to_none=True)
+    loss.backward()
+    return {name: p.grad.clone() for name, p in case.student.named_parameters() if p.grad is not None}
+
+
+def compare(case: Case) -> None:
+    total, out = evaluate(case.problem, case.predict())
+    ours = gradients(case, total)
+    student = case.predict()
+    dense = dense_loss(case.problem, student)
+    torch.testing.assert_close(total, dense, rtol=0, atol=1e-10)
+    for name, value in dense_terms(case.problem, student).items():
+        weight = getattr(case.problem.weights, name.split("_")[0])
+        torch.testing.assert_close(out.terms[name][weight != 0], value[weight != 0], rtol=0, atol=1e-10)
+    theirs = gradients(case, dense)
+    assert sum(float(g.norm()) for g in theirs.values()) > 0.1
+    for name, value in theirs.items():
+        torch.testing.assert_close(ours.get(name, torch.zeros_like(value)), value, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("mixture_teacher", [False, True])
+@pytest.mark.parametrize("variate", VARIATES)
+@pytest.mark.parametrize("kind", WORLDS)
+def test_equal_to_dense(kind: str, variate: str, mixture_teacher: bool) -> None:
+    """Chunks of two rows, part of them kept between the passes."""
+    row = 8 * {"dit": 11, "maskgit": 7, "unet": 9}[kind]
+    compare(case(kind, variate, mixture_teacher, chunk_bytes=2 * row * 4, cache_bytes=4 * row * 5))
+
+
+@pytest.mark.parametrize("cache", [0, 1 << 30])
+@pytest.mark.parametrize("chunk", [1, 1 << 30])
+def test_chunk_and_cache_do_not_matter(chunk: int, cache: int) -> None:
+    compare(case("dit", chunk_bytes=chunk, cache_bytes=cache))
+
+
+@pytest.mark.parametrize("variate", VARIATES)
+@pytest.mark.parametrize("only", ["distil", "consis", "corr", "marginal"])
+def test_each_term_alone(only: str, variate: str) -> None:
+    """Weight on one term, and on the first two samples only."""
+    share = torch.tensor([1.3, 0.7, 0.0], dtype=torch.float64)
+    names = ("distil", "consis", "corr", "marginal")
+    weights = Weights(**{name: share if name == only else torch.zeros_like(share) for name in names})
+    compare(case("dit", variate, weights=weights, chunk_bytes=1000))
+
+
+def test_branches_mixed_in_one_batch() -> None:
+    """Samples that distil beside samples that consist: the later student is run for the second kind alone."""
+    small = torch.tensor([1.0, 0.0, 1.0], dtype=torch.float64)
+    one = torch.ones(BATCH, dtype=torch.float64)
+    base = case("dit", weights=Weights(20 * small, 1 - small, 0.1 * one, one), chunk_bytes=1000)
+    compare(base)
+    p = base.problem
+    assert p.student_u is not None
+    later = type(p.student_u)(
+        p.student_u.network, p.student_u.process, p.student_u.x_t[4:8], p.student_u.hidden[4:8]
+    )
+    few = replace(base, problem=replace(p, student_u=later, place=torch.tensor([-1, 0, -1])))
+    whole, part = (evaluate(c.problem, c.predict()) for c in (base, few))
+    torch.testing.assert_close(part[0], whole[0], rtol=0, atol=1e-12)
+    for name, value in whole[1].terms.items():
+        torch.testing.assert_close(part[1].terms[name], value, rtol=0, atol=1e-12)
+
+
+def test_gradient_scales_with_what_follows() -> None:
+    base = case("dit")
+    plain = gradients(base, evaluate(base.problem, base.predict())[0])
+    scaled = gradients(base, evaluate(base.problem, base.predict())[0] * 3.5)
+    for name, value in plain.items():
+        torch.testing.assert_close(scaled[name], 3.5 * value, rtol=1e-12, atol=1e-12)
+
+
+def test_no_unknown_position_gives_zeros() -> None:
+    """Gradients exist and are zero, so that no process of a group is left waiting for them."""
+    base = case("dit")
+    p = base.problem
+    assert p.x0 is not None and p.student_u is not None
+    known = replace(p, x_t=p.x0)
+    total, out = evaluate(known, base.predict())
+    assert total.item() == 0
+    grads = gradients(base, total)
+    assert all(float(g.abs().max()) == 0 for g in grads.values())
+    assert "network.output_layer.linear.weight" in grads
+    assert all(bool(torch.isfinite(v).all()) for v in (*out.terms.values(), *out.health.values()))
+
+
+def test_without_gradient_nothing_is_recorded() -> None:
+    base = case("dit")
+    with torch.no_grad():
+        total, _ = evaluate(base.problem, base.predict())
+    assert not total.requires_grad
+    torch.testing.assert_close(total, evaluate(base.problem, base.predict())[0].detach())
