@@ -1,0 +1,157 @@
+"""The engine: figures from parts are those of the whole, memory is constant, nothing is done twice."""
+
+from __future__ import annotations
+
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from di4c_cli.errors import UserError
+from di4c_cli.evaluation import images, instruments
+from di4c_cli.evaluation.pair import compare_pair
+from di4c_cli.evaluation.parts import Parts, identity
+from di4c_cli.evaluation.plan import CellPlan, Plan
+from di4c_cli.evaluation.result import Results, load
+from di4c_cli.evaluation.run import Entrant, evaluate, labels_of
+from di4c_cli.evaluation.world import WorldMetrics, quality
+from di4c_cli.metric.features import ClassifierFeatures
+from di4c_cli.metric.reference import Reference
+from di4c_cli.model import Model
+
+
+class Counting:
+    """A model that counts the samples it is asked for and may stop in the middle."""
+
+    def __init__(self, model: Model, stop_after: int | None = None) -> None:
+        self.inner, self.asked, self.left = model, 0, stop_after
+        self.config, self.denoiser, self.name, self.decode = (
+            model.config,
+            model.denoiser,
+            model.name,
+            model.decode,
+        )
+
+    def sample(self, n: int, **options: Any) -> torch.Tensor:
+        if self.left is not None and self.asked >= self.left:
+            raise KeyboardInterrupt
+        self.asked += n
+        return self.inner.sample(n, **options)
+
+
+def test_figures_from_parts_are_those_of_the_whole(teacher: Model, pupil: Model) -> None:
+    results = compare_pair(teacher, pupil, (2,), n=1200, seed=3)
+    for row, model in (("teacher", teacher), ("student", pupil)):
+        whole = quality("tiny-digits", model, 2, 1200, 3)
+        cell = results.cell(row, "2 steps")
+        assert cell is not None
+        for name, value in whole.items():
+            assert cell.figures[name].value == pytest.approx(value, rel=1e-5, abs=1e-7), name
+
+
+def test_a_result_says_how_it_was_obtained(teacher: Model, pupil: Model, tmp_path: Path) -> None:
+    results = compare_pair(teacher, pupil, (1,), n=60, seed=4)
+    cell = results.cells[0]
+    assert (cell.n, cell.seed, cell.labels) == (60, 4, "every class equally often")
+    assert cell.settings["sampler"] == "analytical" and cell.settings["dtype"] == "float64"
+    assert results.instruments[0].digest and results.instruments[0].reference_n == 500
+    assert results.packages["torch"] == torch.__version__ and results.device.startswith("cpu")
+    assert "biased" in cell.figures["frechet"].note
+    assert cell.figures["frechet"].interval == "splits" and cell.figures["precision"].interval == "bootstrap"
+    assert [model.row for model in results.models] == ["teacher", "student"]
+    results.save(tmp_path / "results.json")
+    assert load(tmp_path) == results
+
+
+def _run(model: Any, n: int, work: Path) -> Results:
+    plan = Plan("test", "test", (CellPlan("teacher", "2 steps", 2),), n)
+    return evaluate(plan, [Entrant("teacher", model)], [instruments.world_scorer("tiny-digits")], n, 0, work)
+
+
+def test_an_interrupted_evaluation_goes_on_where_it_was(teacher: Model, tmp_path: Path) -> None:
+    stopped = Counting(teacher, stop_after=1000)
+    with pytest.raises(KeyboardInterrupt):
+        _run(stopped, 1600, tmp_path)
+    assert stopped.asked == 1000
+    again = Counting(teacher)
+    resumed = _run(again, 1600, tmp_path)
+    assert again.asked == 600
+    straight = _run(teacher, 1600, tmp_path / "other")
+    assert resumed.cells[0].figures == straight.cells[0].figures
+    finished = Counting(teacher)
+    _run(finished, 1600, tmp_path)
+    assert finished.asked == 0
+
+
+def test_another_model_or_seed_never_takes_old_parts(teacher: Model, pupil: Model, tmp_path: Path) -> None:
+    _run(teacher, 60, tmp_path)
+    plan = Plan("test", "test", (CellPlan("teacher", "2 steps", 2),), 60)
+    for model, seed in ((pupil, 0), (teacher, 1)):
+        counting = Counting(model)
+        entrants = [Entrant("teacher", counting)]  # type: ignore[arg-type]
+        evaluate(plan, entrants, [instruments.world_scorer("tiny-digits")], 60, seed, tmp_path)
+        assert counting.asked == 60
+
+
+def test_a_part_cut_short_is_computed_again(tmp_path: Path) -> None:
+    parts = Parts(tmp_path, 30, 10)
+
+    def compute(first: int, count: int) -> dict[str, np.ndarray]:
+        return {"value": np.arange(first, first + count)}
+
+    assert parts.fill(compute) == 30
+    victim = sorted(tmp_path.iterdir())[1]
+    victim.write_bytes(victim.read_bytes()[:40])
+    assert parts.fill(compute) == 10
+    np.testing.assert_array_equal(parts.column("value"), np.arange(30))
+
+
+def _peak(n: int, folder: Path, scorer: images.ImageScorer) -> int:
+    def compute(first: int, count: int) -> dict[str, np.ndarray]:
+        generator = np.random.default_rng(first)
+        law = generator.dirichlet(np.ones(10), size=count)
+        return {"features": generator.normal(size=(count, 48)).astype(np.float32), "probabilities": law}
+
+    parts = Parts(folder, n, 500)
+    tracemalloc.start()
+    parts.fill(compute)
+    figures = scorer.summarise(parts)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert figures["frechet"].low is not None
+    return peak
+
+
+def test_fifty_thousand_samples_take_no_more_memory_than_five(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kept rows are the only thing that could grow; they are capped (here at 2000)."""
+    monkeypatch.setattr(images, "KEPT", 2000)
+    scorer = instruments.world_scorer("tiny-digits")
+    assert isinstance(scorer, images.ImageScorer)
+    small, large = _peak(5_000, tmp_path / "a", scorer), _peak(50_000, tmp_path / "b", scorer)
+    assert large < 1.1 * small, (small, large)
+
+
+def test_labels_are_every_class_equally_often(teacher: Model) -> None:
+    assert labels_of(teacher, "uniform", 8, 4) == [8, 9, 0, 1]
+    assert labels_of(teacher, "none", 0, 2) is None
+    assert labels_of(teacher, "3", 0, 2) == [3, 3]
+
+
+def test_images_of_another_size_and_foreign_statistics_are_refused() -> None:
+    metrics = WorldMetrics("tiny-digits")
+    network = ClassifierFeatures(metrics.classifier, "digits-classifier")
+    with pytest.raises(UserError, match="8×8, not 28×28"):
+        network.embed(np.zeros((3, 28, 28), np.uint8))
+    foreign = Reference("other", "0" * 16, "x", metrics.moments, metrics.reference)
+    with pytest.raises(UserError, match="another feature network"):
+        images.ImageScorer(network, foreign)
+
+
+def test_identity_depends_on_every_fact() -> None:
+    assert identity(a=1, b=2) == identity(b=2, a=1)
+    assert identity(a=1, b=2) != identity(a=1, b=3)

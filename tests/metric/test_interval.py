@@ -1,0 +1,105 @@
+"""Intervals keep their promise: coverage by simulation; the bootstrap of a Fréchet distance shown wrong."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from di4c_cli.metric.frechet import Moments, frechet
+from di4c_cli.metric.interval import bootstrap_means, of_mean, of_splits, split_of, t_quantile
+
+TRIALS = 400
+
+
+@pytest.mark.parametrize("freedom", [4, 9, 30, 500])
+def test_t_quantile_is_scipys(freedom: int) -> None:
+    assert t_quantile(freedom) == pytest.approx(stats.t.ppf(0.975, freedom), abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("draw", "truth"),
+    [
+        (lambda g: g.normal(3.0, 2.0, 100), 3.0),
+        (lambda g: g.gamma(4.0, 1.0, 100), 4.0),
+        (lambda g: (g.random(100) < 0.3).astype(float), 0.3),
+    ],
+    ids=["normal", "skewed", "indicator"],
+)
+def test_bootstrap_of_a_mean_covers_between_92_and_98_percent(draw, truth) -> None:  # type: ignore[no-untyped-def]
+    generator = np.random.default_rng(0)
+    hits = 0
+    for trial in range(TRIALS):
+        found = of_mean(draw(generator), seed=trial)
+        assert found.low is not None and found.high is not None
+        hits += found.low <= truth <= found.high
+    assert 0.92 <= hits / TRIALS <= 0.98, hits / TRIALS
+
+
+def test_perplexity_keeps_the_coverage_of_its_logarithm() -> None:
+    generator = np.random.default_rng(1)
+    hits = 0
+    for trial in range(TRIALS):
+        found = of_mean(generator.gamma(9.0, 0.4, 80), np.exp, seed=trial)
+        assert found.low is not None and found.high is not None
+        assert found.low < found.value < found.high
+        hits += found.low <= np.exp(3.6) <= found.high
+    assert 0.92 <= hits / TRIALS <= 0.98, hits / TRIALS
+
+
+def _distance(rows: np.ndarray, width: int) -> float:
+    reference = Moments(width)
+    reference.count, reference.scatter = 2, np.eye(width)  # N(0, 1), known exactly
+    return frechet(Moments.of(rows), reference)
+
+
+def test_splits_cover_a_frechet_distance_and_a_bootstrap_does_not() -> None:
+    """The target is the distance's expectation at this n, estimated from many fresh samples."""
+    width, n, trials = 24, 500, 120
+    generator = np.random.default_rng(2)
+
+    def draw() -> np.ndarray:
+        return generator.normal(0.15, 1.1, size=(n, width))
+
+    target = float(np.mean([_distance(draw(), width) for _ in range(600)]))
+    splits_hit = bootstrap_hit = 0
+    for _ in range(trials):
+        rows = draw()
+        parts = [_distance(part, width) for part in np.array_split(rows, 10)]
+        found = of_splits(_distance(rows, width), parts, scaling_bias=True)
+        assert found.low is not None and found.high is not None
+        splits_hit += found.low <= target <= found.high
+        resampled = [_distance(rows[generator.integers(0, n, n)], width) for _ in range(40)]
+        bootstrap_hit += np.quantile(resampled, 0.025) <= target <= np.quantile(resampled, 0.975)
+    assert splits_hit / trials >= 0.92, splits_hit / trials
+    assert bootstrap_hit / trials < 0.2, bootstrap_hit / trials
+
+
+def test_bias_of_a_frechet_distance_is_estimated() -> None:
+    """Samples from the reference itself: the true distance is 0, so all of the value is bias."""
+    generator = np.random.default_rng(3)
+    found = []
+    for _ in range(20):
+        rows = generator.normal(size=(1000, 8))
+        parts = [_distance(part, 8) for part in np.array_split(rows, 10)]
+        interval = of_splits(_distance(rows, 8), parts, scaling_bias=True)
+        assert interval.bias is not None
+        found.append((interval.value, interval.bias))
+    value, bias = np.mean(found, axis=0)
+    assert bias == pytest.approx(value, rel=0.25)
+
+
+def test_too_few_samples_get_no_interval() -> None:
+    assert of_mean(np.ones(5)).low is None
+    assert of_splits(1.0, [1.0, 2.0]).se is None
+
+
+def test_bootstrap_in_chunks_is_one_stream() -> None:
+    values = np.arange(50.0)
+    np.testing.assert_array_equal(bootstrap_means(values, 60), bootstrap_means(values, 60, chunk=500))
+
+
+def test_splits_are_consecutive_and_even() -> None:
+    owner = [split_of(i, 103) for i in range(103)]
+    assert owner == sorted(owner)
+    assert set(np.bincount(owner)) <= {10, 11}
