@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 
 from di4c_cli import codec, student
+from di4c_cli.account import Account
 from di4c_cli.config import ModelConfig
 from di4c_cli.denoiser import Denoiser
 from di4c_cli.errors import UserError
@@ -18,8 +21,18 @@ from di4c_cli.noise import Noise
 class Model:
     """A denoiser with its codec, its defaults and its history."""
 
-    def __init__(self, config: ModelConfig, denoiser: Denoiser, folder: Path | None = None) -> None:
-        self.config, self.denoiser, self.folder = config, denoiser, folder
+    def __init__(
+        self,
+        config: ModelConfig,
+        denoiser: Denoiser,
+        folder: Path | None = None,
+        account: Account | None = None,
+        codec_tensors: dict[str, Tensor] | None = None,
+    ) -> None:
+        """`codec_tensors`: weights of a decoder that came from a foreign file and stands in no folder yet."""
+        self.config, self.denoiser, self.account = config, denoiser, account
+        self._folder, self._codec_tensors = folder, codec_tensors
+        self._scratch: tempfile.TemporaryDirectory[str] | None = None
         self._codec: codec.Codec | None = None
 
     @property
@@ -30,8 +43,26 @@ class Model:
     def codec(self) -> codec.Codec:
         """Built when first needed: probabilities need no decoder."""
         if self._codec is None:
-            self._codec = codec.build(self.config.codec, self.folder)
+            self._codec = codec.build(self.config.codec, self._folder, self._codec_tensors)
         return self._codec
+
+    @property
+    def folder(self) -> Path | None:
+        """Where the codec's file is.
+
+        A decoder that stands in no folder yet is put into a temporary one that lives as long as the model.
+        """
+        if self._folder is None and self._codec_tensors is not None:
+            self._scratch = tempfile.TemporaryDirectory(prefix="di4c-")
+            self._folder = Path(self._scratch.name)
+            save_file(self._codec_tensors, self._folder / str(self.config.codec["file"]))
+        return self._folder
+
+    @property
+    def codec_file(self) -> Path | None:
+        """The tokenizer or VQGAN that belongs beside config.json."""
+        name = self.config.codec.get("file")
+        return None if name is None or self.folder is None else self.folder / str(name)
 
     def to(self, device: torch.device | str) -> Model:
         """Move the network."""
@@ -40,9 +71,14 @@ class Model:
 
     @torch.no_grad()
     def log_probs(
-        self, x_t: Tensor, t: Tensor | float, label: Tensor | None = None, latent: Tensor | None = None, seed: int = 0
+        self,
+        x_t: Tensor,
+        t: Tensor | float,
+        label: Tensor | None = None,
+        latent: Tensor | None = None,
+        seed: int = 0,
     ) -> Tensor:
-        """log p(x0|xt; λ) `(B, D, S)` over the real symbols; a known position is 0 at its symbol, -inf elsewhere.
+        """log p(x0|xt; λ) `(B, D, S)` over the real symbols; a known position is 0 at its symbol, else -inf.
 
         `label=None` is unconditional; `latent=None` draws one λ per sample from `seed`.
         """
@@ -68,7 +104,8 @@ class Model:
         """
         from di4c_cli.sampler.run import sample_many
 
-        return sample_many(self.denoiser, self.config.sampling, n, steps, seed, label, batch_size, first, **options)
+        defaults = self.config.sampling
+        return sample_many(self.denoiser, defaults, n, steps, seed, label, batch_size, first, **options)
 
     def decode(self, x: Tensor) -> Any:
         """Ids to a list of strings, or to uint8 images `(n, H, W)` or `(n, H, W, 3)`."""
@@ -89,8 +126,8 @@ def load_folder(folder: Path) -> Model:
     """A folder in our own format."""
     if not folder.is_dir():
         raise UserError(f"There is no model folder {folder}.", "Check the path.")
-    config, denoiser = student.load_folder(folder)
-    return Model(config, denoiser, folder)
+    config, denoiser, account = student.load_with_account(folder)
+    return Model(config, denoiser, folder, account)
 
 
 def newest_run(root: Path = Path("runs")) -> Path | None:

@@ -1,9 +1,10 @@
-"""The model folder: model.safetensors + config.json + README.md, for students and converted teachers alike."""
+"""The model folder, for students and converted teachers: model.safetensors + config.json + README.md."""
 
 from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import torch
@@ -12,33 +13,110 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from di4c_cli import files, network, process
+from di4c_cli import files, limits, network, process
+from di4c_cli.account import Account
 from di4c_cli.config import FORMAT, ModelConfig
 from di4c_cli.denoiser import Denoiser, Latent
 from di4c_cli.errors import UserError
 
-MAX_PARAMETERS = 20_000_000_000
+MAX_CONFIG = 2 * 2**20
+LARGEST = 1e8
+"""No trained weight is this large, but one with a flipped exponent bit is, and its outputs are not finite."""
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+def build_network(config: ModelConfig) -> nn.Module:
+    """The network of a checked config, with fresh weights on the current default device."""
+    limits.check(config)
+    settings = dict(config.network)
+    if config.latent is not None:
+        settings["latent"] = config.latent.model_dump(exclude_none=True)
+    try:
+        return network.build(settings)
+    except (TypeError, ValueError, RuntimeError, ArithmeticError, LookupError, AttributeError) as error:
+        raise UserError(
+            f"The network settings are impossible: {error}.", "Check the model's config.json."
+        ) from error
 
 
 def build(config: ModelConfig) -> Denoiser:
     """The denoiser a config describes, with fresh weights."""
-    settings = dict(config.network)
-    latent = None
-    if config.latent is not None:
-        latent = Latent(config.latent.dim, config.latent.distribution)
-        settings["latent"] = config.latent.model_dump(exclude_none=True)
+    return _dress(build_network(config), config)
+
+
+def _dress(net: nn.Module, config: ModelConfig) -> Denoiser:
+    latent = None if config.latent is None else Latent(config.latent.dim, config.latent.distribution)
     try:
-        net = network.build(settings)
-    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-        raise UserError(f"The network settings are impossible: {error}.", "Check the model's config.json.") from error
-    return Denoiser(net, process.build(config.process), latent, config.labels)
+        forward = process.build(config.process)
+    except (ValueError, RuntimeError, ArithmeticError) as error:
+        raise UserError(
+            f"The process settings are impossible: {error}.", "Check the model's config.json."
+        ) from error
+    return Denoiser(net, forward, latent, config.labels)
+
+
+def assemble(
+    config: ModelConfig,
+    tensors: Mapping[str, Tensor],
+    where: str,
+    renamed: Mapping[str, str] | None = None,
+    unused: Mapping[str, str] | None = None,
+    fresh: Collection[str] = (),
+) -> tuple[Denoiser, Account]:
+    """The denoiser of a config holding `tensors`, in evaluation mode, and the account of every tensor.
+
+    The network is laid out without memory first: a config that does not fit the weights costs nothing.
+    Names in `fresh` may be missing; their weights are drawn as in a new network.
+    """
+    limits.check(config)
+    asked, held = limits.layers(config.network), len(tensors)
+    if asked > held:
+        raise UserError(
+            f"{where} holds {held} tensors, too few for the {asked} layers of its configuration.",
+            "Check the model's configuration.",
+        )
+    with torch.device("meta"):
+        plan = build_network(config)
+    expected = plan.state_dict()
+    account = Account.compare(expected, tensors, renamed, unused, fresh)
+    account.check(where)
+    if sum(slot.numel() for slot in expected.values()) > limits.MAX_PARAMETERS:
+        raise UserError(
+            f"{where} describes more weights than di4c handles.", "Check the model's configuration."
+        )
+    absent = [row.name for row in account.rows if row.status == "fresh"]
+    net = build_network(config) if absent else plan
+    weights = {name: _weight(tensors[name], name, where) for name in expected if name not in absent}
+    net.load_state_dict(weights, strict=not absent, assign=True)
+    return _dress(net, config).eval().requires_grad_(False), account
+
+
+def _weight(tensor: Tensor, name: str, where: str) -> Tensor:
+    """A checked copy in memory of its own, at least float32.
+
+    Torch aligns what it allocates; a view into a file is not aligned, and alignment can decide the last bit.
+    """
+    hint = "The file is damaged; fetch it again."
+    if tensor.dtype not in FLOATS:
+        raise UserError(f"{where}: '{name}' holds {tensor.dtype} where weights belong.", hint)
+    own = torch.empty(tensor.shape, dtype=torch.promote_types(tensor.dtype, torch.float32))
+    own.copy_(tensor)
+    largest = float(own.abs().amax()) if own.numel() else 0.0
+    if not largest <= LARGEST:  # NaN compares false
+        what = "numbers no network holds" if largest < float("inf") else "NaN or infinite numbers"
+        raise UserError(f"{where}: '{name}' holds {what}.", hint)
+    return own
 
 
 def read_config(folder: Path) -> ModelConfig:
     """config.json, checked."""
     path = folder / "config.json"
     if not path.is_file():
-        raise UserError(f"{folder} has no config.json, so it is not a di4c model.", "Name a folder that `di4c` wrote.")
+        raise UserError(
+            f"{folder} has no config.json, so it is not a di4c model.", "Name a folder that `di4c` wrote."
+        )
+    if path.stat().st_size > MAX_CONFIG:
+        raise UserError(f"{path} is larger than any config.json.", "Convert the model again.")
     try:
         config = ModelConfig.model_validate_json(path.read_bytes())
     except ValidationError as error:
@@ -47,63 +125,33 @@ def read_config(folder: Path) -> ModelConfig:
         raise UserError(f"{path}: {key}: {first['msg']}.", "Mend it or convert the model again.") from error
     if config.di4c > FORMAT:
         raise UserError(f"{path} was written by a newer di4c (format {config.di4c}).", "Upgrade di4c.")
+    limits.check(config)
     return config
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """A safetensors file in float32 (wider types are kept)."""
+    """A safetensors file as it is stored."""
     try:
         with safe_open(path, framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-    except (SafetensorError, OSError, ValueError, RuntimeError) as error:
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+    except (SafetensorError, OSError, ValueError, RuntimeError, TypeError, AttributeError) as error:
         raise UserError(f"{path} is not a readable safetensors file: {error}.", "Fetch it again.") from error
-    return {name: t.float() if t.dtype in (torch.float16, torch.bfloat16) else t for name, t in tensors.items()}
-
-
-def fill(net: nn.Module, tensors: dict[str, Tensor], where: str) -> None:
-    """Put tensors into a network; anything missing, left over, misshapen or not finite is an error."""
-    expected = net.state_dict()
-    missing, extra = sorted(expected.keys() - tensors.keys()), sorted(tensors.keys() - expected.keys())
-    if missing or extra:
-        what = f"misses '{missing[0]}'" if missing else f"has an unknown tensor '{extra[0]}'"
-        raise UserError(f"{where} {what} ({len(missing)} missing, {len(extra)} unknown).", "Convert the model again.")
-    for name, tensor in tensors.items():
-        if tensor.shape != expected[name].shape:
-            shapes = f"{tuple(tensor.shape)} instead of {tuple(expected[name].shape)}"
-            raise UserError(f"{where}: '{name}' has shape {shapes}.", "Check config.json.")
-        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-            raise UserError(f"{where}: '{name}' holds NaN or infinite numbers.", "The file is damaged; fetch it again.")
-    net.load_state_dict(tensors)
 
 
 def load_folder(folder: Path) -> tuple[ModelConfig, Denoiser]:
     """A model folder as config and denoiser in evaluation mode."""
+    config, denoiser, _ = load_with_account(folder)
+    return config, denoiser
+
+
+def load_with_account(folder: Path) -> tuple[ModelConfig, Denoiser, Account]:
+    """`load_folder`, with the account of every tensor."""
     config = read_config(folder)
     weights = folder / "model.safetensors"
     if not weights.is_file():
         raise UserError(f"{folder} has no model.safetensors.", "Name a complete model folder.")
-    tensors = read_tensors(weights)
-    claimed = sum(tensor.numel() for tensor in tensors.values())
-    denoiser = build_checked(config, claimed)
-    fill(denoiser.network, tensors, str(weights))
-    return config, denoiser.eval().requires_grad_(False)
-
-
-def build_checked(config: ModelConfig, claimed: int) -> Denoiser:
-    """`build`, after comparing the size the config asks for with the size the weights have.
-
-    An absurd config (10^9 layers) must not exhaust the memory before anybody notices.
-    """
-    depth = int(config.network.get("depth", 1) or 1)
-    if depth > max(1, claimed):
-        raise UserError(f"config.json asks for {depth} layers, more than there are weights.", "Check config.json.")
-    with torch.device("meta"):
-        asked = sum(p.numel() for p in build(config).network.state_dict().values())
-    if asked > MAX_PARAMETERS or asked != claimed:
-        raise UserError(
-            f"config.json describes {asked} weights but the file holds {claimed}.", "Check config.json or fetch it again."
-        )
-    return build(config)
+    denoiser, account = assemble(config, read_tensors(weights), str(weights))
+    return config, denoiser, account
 
 
 def save_folder(
@@ -116,13 +164,17 @@ def save_folder(
 ) -> None:
     """Write a model folder, whole or not at all."""
     tensors = {
-        name: (tensor.to(dtype) if dtype is not None and tensor.is_floating_point() else tensor).cpu().contiguous()
+        name: (tensor.to(dtype) if dtype is not None and tensor.is_floating_point() else tensor)
+        .cpu()
+        .contiguous()
         for name, tensor in denoiser.network.state_dict().items()
     }
     metadata = {"format": "pt", "di4c": str(FORMAT), "kind": config.kind, "name": config.name}
     with files.new_folder(folder) as part:
         save_file(tensors, part / "model.safetensors", metadata)
-        (part / "config.json").write_text(json.dumps(config.model_dump(mode="json"), indent=2, ensure_ascii=False) + "\n")
+        (part / "config.json").write_text(
+            json.dumps(config.model_dump(mode="json"), indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
+        )
         (part / "README.md").write_text(card, encoding="utf-8")
         if codec_file is not None:
             shutil.copyfile(codec_file, part / codec_file.name)

@@ -17,7 +17,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-COMMANDS = ["distill", "eval", "pretrain", "recipes"]
+COMMANDS = ["distill", "eval", "pretrain", "recipes", "teachers"]
 """Modules of this folder; each has a function of its own name (dashes become underscores)."""
 
 

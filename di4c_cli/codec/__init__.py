@@ -3,41 +3,80 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from di4c_cli import embedded
 from di4c_cli.codec.base import Codec, Plain
 from di4c_cli.errors import UserError
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 __all__ = ["Codec", "build"]
 
 
-def build(config: dict[str, Any], folder: Path | None = None) -> Codec:
-    """The codec of a config.json entry; files are looked up in `folder` or among the embedded assets."""
+def build(
+    config: dict[str, Any], folder: Path | None = None, tensors: dict[str, Tensor] | None = None
+) -> Codec:
+    """The codec of a config.json entry; files are looked up in `folder` or among the embedded assets.
+
+    `tensors` are a decoder's weights that are already in memory.
+    """
     options = dict(config)
     kind = options.pop("type", "none")
     if kind == "none":
         return Plain()
     if kind == "pixels":
-        from di4c_cli.codec.pixels import Pixels
-
-        return Pixels(tuple(options["shape"]), int(options["levels"]))
+        return _pixels(options)
     if kind == "text":
-        from di4c_cli.codec.text import Text
-
-        return Text(_locate(options, folder))
+        return _text(options, folder)
     if kind == "vq":
         from di4c_cli.codec.vq import Vq
 
-        return Vq(_locate(options, folder), options["vqgan"])
+        return Vq(_locate(options, folder) if tensors is None else tensors, options.get("vqgan"))
     raise UserError(f"Unknown codec type '{kind}'.", "Known: none, pixels, text, vq.")
+
+
+def _pixels(options: dict[str, Any]) -> Codec:
+    from di4c_cli.codec.pixels import Pixels
+
+    shape, levels = options.get("shape"), options.get("levels")
+    sides = list(shape) if isinstance(shape, (list, tuple)) else []
+    sound = len(sides) == 3 and all(type(side) is int and side > 0 for side in sides)
+    if not sound or type(levels) is not int or levels < 2:
+        raise UserError(
+            "The codec's image shape or number of levels is impossible.", "Check the model's config.json."
+        )
+    return Pixels(tuple(sides), levels)
+
+
+def _text(options: dict[str, Any], folder: Path | None) -> Codec:
+    """A tokenizer by `name` (GPT-2's is in the package) or by file."""
+    from di4c_cli.codec import gpt2
+    from di4c_cli.codec.text import Text
+
+    if "name" not in options:
+        return Text(_locate(options, folder))
+    if options["name"] != "gpt2":
+        raise UserError(
+            f"The tokenizer '{options['name']}' is not part of di4c.",
+            "Convert the model with --tokenizer FILE, its tokenizer.json.",
+        )
+    symbols = options.get("symbols", gpt2.SIZE)
+    if type(symbols) is not int or symbols < 1:
+        raise UserError(
+            f"A tokenizer of {symbols!r} symbols is impossible.", "Check the model's config.json."
+        )
+    return Text(gpt2.tokenizer(symbols))
 
 
 def _locate(options: dict[str, Any], folder: Path | None) -> Path:
     """`asset` is a file of ours, `file` one beside config.json; neither may leave its folder."""
     name = str(options.get("asset") or options.get("file") or "")
     if not name or name != Path(name).name:
-        raise UserError(f"The codec's file name '{name}' is not a plain name.", "Check the model's config.json.")
+        raise UserError(
+            f"The codec's file name '{name}' is not a plain name.", "Check the model's config.json."
+        )
     path = embedded.asset(name) if "asset" in options else (folder or Path()) / name
     if not path.is_file():
         raise UserError(f"The codec's file {name} is missing from the model folder.", "Copy it there.")

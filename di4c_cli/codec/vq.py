@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -19,19 +20,12 @@ TILE = 16
 
 
 class Vq(Codec):
-    """A VQGAN as safetensors, `settings` its constructor arguments."""
+    """A VQGAN as safetensors or as tensors, `settings` its constructor arguments."""
 
     kind = "vq"
 
-    def __init__(self, path: Path, settings: dict[str, Any]) -> None:
-        self.vqgan = VQGAN(**{key: value for key, value in settings.items() if key != "type"})
-        try:
-            tensors = {name: tensor.float() for name, tensor in load_file(path).items()}
-            self.vqgan.load_state_dict(tensors)
-        except (RuntimeError, ValueError, OSError) as error:
-            first = str(error).splitlines()[0]
-            raise UserError(f"The VQGAN {path.name} cannot be read: {first}.", "Replace the file.") from error
-        self.vqgan.eval().requires_grad_(False)
+    def __init__(self, source: Path | dict[str, Tensor], settings: Any) -> None:
+        self.vqgan = assemble(source, settings)
 
     @torch.no_grad()
     def decode(self, x: Tensor) -> np.ndarray:
@@ -52,3 +46,38 @@ class Vq(Codec):
         device = next(self.vqgan.parameters()).device
         codes: Tensor = self.vqgan.encode(images.to(device)).cpu()
         return codes
+
+
+def plan(settings: Any) -> VQGAN:
+    """A VQGAN laid out without memory, from settings that may come from a stranger."""
+    hint = "Check the model's config.json."
+    if not isinstance(settings, dict):
+        raise UserError("The VQGAN's settings are missing.", hint)
+    options = {key: value for key, value in settings.items() if key != "type"}
+    numbers = [n for v in options.values() for n in (v if isinstance(v, (list, tuple)) else [v])]
+    if any(type(n) is not int or not 0 <= n <= 2**16 for n in numbers) or options.get("blocks", 1) > 64:
+        raise UserError("The VQGAN's settings are not sizes of a real one.", hint)
+    if len(options.get("multipliers", [])) > 12:
+        raise UserError("The VQGAN's settings are not sizes of a real one.", hint)
+    try:
+        with torch.device("meta"):
+            return VQGAN(**options)
+    except (TypeError, ValueError, RuntimeError, ArithmeticError, LookupError) as error:
+        raise UserError(f"The VQGAN's settings are impossible: {error}.", hint) from error
+
+
+def assemble(source: Path | dict[str, Tensor], settings: Any) -> VQGAN:
+    """The VQGAN of `settings` with its weights, in evaluation mode."""
+    vqgan = plan(settings)
+    name = source.name if isinstance(source, Path) else "VQGAN"
+    try:
+        stored = load_file(source) if isinstance(source, Path) else source
+        # copied: torch aligns its own memory, and alignment can decide the last bit of a convolution
+        tensors = {key: tensor.to(torch.float32, copy=True) for key, tensor in stored.items()}
+        if not all(bool(torch.isfinite(tensor).all()) for tensor in tensors.values()):
+            raise ValueError("it holds NaN or infinite numbers")
+        vqgan.load_state_dict(tensors, assign=True)
+    except (RuntimeError, ValueError, OSError, SafetensorError, AttributeError, TypeError) as error:
+        first = str(error).splitlines()[0]
+        raise UserError(f"The VQGAN {name} cannot be read: {first}.", "Replace the file.") from error
+    return vqgan.eval().requires_grad_(False)

@@ -1,65 +1,55 @@
-"""U-Net and VQGAN against the outputs of the original code; every size comes from the golden folder."""
+"""U-Net and VQGAN through their format adapters against the outputs of the original code.
+
+Every size comes from the golden folder.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-import yaml
 from safetensors.torch import load_file
 from torch import Tensor
 
+from di4c_cli import load
+from di4c_cli.codec.vq import assemble
 from di4c_cli.network.unet import UNet
 from di4c_cli.network.vqgan import VQGAN
+from di4c_cli.teacher import safe
+from di4c_cli.teacher.formats import vqgan as vqgan_format
+from di4c_cli.teacher.source import Source
 
 FOLDERS = ["teacher", "di4c_student"]
 WEIGHTS = ["live", "ema"]
 
 
-def read_unet(folder: Path) -> tuple[UNet, dict[str, Tensor], list[Tensor]]:
-    """An evaluation-mode network, its live weights and the unnamed EMA list."""
-    config: dict[str, Any] = yaml.safe_load(next(folder.glob("config/*.yaml")).read_text())
-    model, data = config["model"], config["data"]
-    net = UNet(
-        symbols=data["S"],
-        shape=data["shape"],
-        channels=model["ch"],
-        multipliers=model["ch_mult"],
-        blocks=model["num_res_blocks"],
-        attention=model["scale_count_to_put_attn"],
-        time_dim=model["time_embed_dim"],
-        time_scale=model["time_scale_factor"],
-        dropout=model["dropout"],
-        latent={"dim": model["lam_raw_dim"]} if model.get("do_lam_embed") else None,
-    )
-    stored = torch.load(next(folder.glob("checkpoints/*.pt")), weights_only=True)["model"]
-    average = stored.pop("ema_shadow_params")
-    live = {
-        name.replace("net.module.", "net.").removeprefix("net."): tensor
-        for name, tensor in stored.items()
-        if not name.startswith("ema_")
-    }
-    return net.eval(), live, average
+def read_unet(folder: Path, weights: str) -> UNet:
+    model = load(str(folder), weights=weights)
+    network = model.denoiser.network
+    assert isinstance(network, UNet)
+    assert model.config.kind == ("student" if folder.name == "di4c_student" else "teacher")
+    return network
 
 
 @pytest.mark.parametrize("who", FOLDERS)
 def test_parameters_stand_in_the_published_order(golden: Path, who: str) -> None:
-    net, live, average = read_unet(golden / "tauldr" / who)
-    assert list(net.state_dict()) == list(live) == [name for name, _ in net.named_parameters()]
-    assert [a.shape for a in average] == [p.shape for p in net.parameters()]
+    """The EMA is a list without names: it can only be read if our order is the published one."""
+    stored = safe.read_pickle(next((golden / "tauldr" / who).glob("checkpoints/*.pt")))["model"]
+    net = read_unet(golden / "tauldr" / who, "ema")
+    weights = [name for name in stored if not name.startswith("ema_")]
+    names = [name.removeprefix("net.").removeprefix("module.") for name in weights]
+    assert list(net.state_dict()) == names == [name for name, _ in net.named_parameters()]
+    assert [a.shape for a in stored["ema_shadow_params"]] == [p.shape for p in net.parameters()]
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("weights", WEIGHTS)
 @pytest.mark.parametrize("who", FOLDERS)
 def test_unet_forward(golden: Path, who: str, weights: str) -> None:
-    net, live, average = read_unet(golden / "tauldr" / who)
-    net.load_state_dict(live if weights == "live" else dict(zip(live, average)))
+    net = read_unet(golden / "tauldr" / who, weights)
     io = load_file(golden / "tauldr" / who / "io.safetensors")
     x, t, lam = io["x"], io["t"], io.get("lams")
-
     torch.testing.assert_close(net.net_out(x, t, None, lam), io[f"{weights}.net_out"], atol=2e-5, rtol=0)
     hidden = net.body(x, t, None, lam)
     d = torch.arange(net.length).repeat(len(x))
@@ -74,34 +64,46 @@ def test_unet_forward(golden: Path, who: str, weights: str) -> None:
 
 
 @torch.no_grad()
+def test_published_weights_are_the_average(golden: Path) -> None:
+    """Without an option the model is the one its authors evaluate."""
+    io = load_file(golden / "tauldr" / "teacher" / "io.safetensors")
+    ours = load(str(golden / "tauldr" / "teacher")).log_probs(io["x"], io["t"]).exp()
+    torch.testing.assert_close(ours, io["ema.probs"], atol=2e-5, rtol=0)
+
+
+@torch.no_grad()
 def test_first_latent_embedding(golden: Path) -> None:
-    net, live, average = read_unet(golden / "tauldr" / "di4c_student")
-    net.load_state_dict(dict(zip(live, average)))
+    net = read_unet(golden / "tauldr" / "di4c_student", "ema")
     io = load_file(golden / "tauldr" / "di4c_student" / "io.safetensors")
     features = net.latent_features(io["lams"], net.time_features(io["t"]))
     assert features is not None
     torch.testing.assert_close(net.latent_embedding(features), io["ema.lemb_down"], atol=2e-5, rtol=0)
 
 
+def at(time: Tensor, start: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    wide = time.double()
+    return (torch.zeros_like(wide) if start is None else start.double()), wide
+
+
+def test_forward_process_of_the_configuration(golden: Path) -> None:
+    """The configuration beside the checkpoint gives the process the original rebuilds from it."""
+    process = load(str(golden / "tauldr" / "teacher")).denoiser.process
+    io = load_file(golden / "tauldr" / "teacher" / "io.safetensors")
+    torch.testing.assert_close(process.base_rate.float(), io["forward.base_rate"], atol=5e-6, rtol=0)
+    torch.testing.assert_close(process.beta(io["t"]).float(), io["forward.beta_t"], rtol=1e-5, atol=0)
+    elapsed = process.elapsed(io["t"]).float()
+    torch.testing.assert_close(elapsed, io["forward.beta_integral_t"], rtol=1e-5, atol=1e-5)
+    for key, time in (("q_t0", "t"), ("q_s0", "s"), ("q_tiny0", "forward.t_tiny")):
+        matrix = process.transition(*at(io[time])).float()
+        torch.testing.assert_close(matrix, io[f"forward.{key}"], atol=5e-6, rtol=0)
+    torch.testing.assert_close(process.rate(io["t"]).float(), io["forward.rate_t"], rtol=2e-4, atol=1e-3)
+
+
 @pytest.fixture
 def vqgan(golden: Path) -> VQGAN:
-    params = yaml.safe_load((golden / "vqgan" / "model.yaml").read_text())["model"]["params"]
-    layout = params["ddconfig"]
-    model = VQGAN(
-        channels=layout["ch"],
-        multipliers=layout["ch_mult"],
-        blocks=layout["num_res_blocks"],
-        attention_resolutions=layout["attn_resolutions"],
-        z_channels=layout["z_channels"],
-        embed_dim=params["embed_dim"],
-        codes=params["n_embed"],
-        resolution=layout["resolution"],
-        in_channels=layout["in_channels"],
-        out_channels=layout["out_ch"],
-    )
-    stored = torch.load(golden / "vqgan" / "last.ckpt", weights_only=True)["state_dict"]
-    model.load_state_dict({name: a for name, a in stored.items() if not name.startswith("loss.")})
-    return model.eval()
+    found = vqgan_format.read(Source.at(golden / "vqgan"))
+    assert found.unused and all(name.startswith("loss.") for name in found.unused)
+    return assemble(found.tensors, found.settings)
 
 
 @torch.no_grad()

@@ -1,0 +1,29 @@
+"""Checkpoint formats, told apart by content; each has `NAME`, `detect(source)`, `read(source, options)`."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+from di4c_cli.errors import UserError
+from di4c_cli.teacher.formats import maskgit, mdlm, own, sdtt, sdtt_student, tauldr, vqgan
+from di4c_cli.teacher.source import Source
+
+FORMATS: tuple[ModuleType, ...] = (own, sdtt, mdlm, sdtt_student, maskgit, tauldr)
+"""In this order: those that need no checkpoint to be opened come first."""
+
+
+def find(source: Source, extra: tuple[ModuleType, ...] = ()) -> ModuleType:
+    """The format of a source; `extra` are formats of installed packages."""
+    for candidate in (*FORMATS, *extra):
+        if candidate.detect(source):
+            return candidate
+    if vqgan.detect(source):
+        raise UserError(
+            f"{source.name} is an image tokenizer, not a teacher.",
+            "Name it with --vqgan beside a MaskGIT transformer.",
+        )
+    names = ", ".join(path.name for path in source.files[:4]) or "nothing"
+    raise UserError(
+        f"{source.name} holds no model in a format di4c knows (it holds {names}).",
+        f"Known formats: {', '.join(module.NAME for module in FORMATS)}.",
+    )

@@ -1,0 +1,80 @@
+"""`di4c teachers`: every known name, where it comes from, how large it is and whether it is here already."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from di4c_cli import hub
+from di4c_cli.cli.console import emit_json, guarded, show_table
+from di4c_cli.teacher import plugins, registry
+
+
+def teachers(
+    name: Annotated[str | None, typer.Argument(help="Show everything known about one name.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """List the teachers and students known by name, or show one.
+
+    Besides these names, any Hub id (user/name@revision) and any local path is accepted.
+    """
+    guarded(lambda: _show(name, as_json) if name else _list(as_json))
+
+
+def _list(as_json: bool) -> None:
+    rows = [describe(entry) for entry in registry.entries().values()]
+    rows += [
+        {"name": name, "source": f"package {point.dist.name if point.dist else point.value}"}
+        for name, point in plugins.points().items()
+    ]
+    if as_json:
+        emit_json({"teachers": rows})
+        return
+    table = [
+        [row["name"], row["source"], _megabytes(row), _here(row), row.get("licence", ""), row.get("note", "")]
+        for row in rows
+    ]
+    show_table("Teachers and students", ["name", "from", "size", "here", "licence", "what it is"], table)
+
+
+def _show(name: str, as_json: bool) -> None:
+    entry = registry.entries().get(name)
+    if entry is None:
+        raise registry.unknown(name, list(plugins.points()))
+    row = describe(entry) | {"files": list(entry.files), "where": entry.where, "options": entry.options}
+    if as_json:
+        emit_json(row)
+        return
+    for key, value in row.items():
+        if value not in (None, "", [], {}):
+            print(f"{key:<11}{', '.join(value) if isinstance(value, list) else value}")
+
+
+def describe(entry: registry.Entry) -> dict[str, Any]:
+    """One registry entry for people and machines; `cached` is None where there is nothing to fetch."""
+    cached = None
+    if entry.source == "hub":
+        cached = all(hub.is_cached(str(entry.repo), str(entry.revision), names) for names in entry.choices)
+    elif entry.source == "embedded":
+        cached = (entry.folder / "model.safetensors").is_file()
+    size = entry.megabytes
+    return {
+        "name": entry.name,
+        "source": entry.origin,
+        "format": entry.format,
+        "recipe": entry.recipe,
+        "megabytes": None if size is None else round(size, 1),
+        "cached": cached,
+        "licence": entry.licence,
+        "note": entry.note,
+    }
+
+
+def _megabytes(row: dict[str, Any]) -> str:
+    size = row.get("megabytes")
+    return "" if size is None else f"{size:.0f} MB" if size >= 10 else f"{size:.1f} MB"
+
+
+def _here(row: dict[str, Any]) -> str:
+    return {True: "yes", False: "no", None: "-"}[row.get("cached")]

@@ -1,0 +1,96 @@
+"""What a format adapter hands over: our description of the model and its tensors under our names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from di4c_cli import student
+from di4c_cli.config import ModelConfig
+from di4c_cli.errors import UserError
+from di4c_cli.model import Model
+
+
+@dataclass
+class Options:
+    """What a file does not record, or what the user wants otherwise."""
+
+    weights: str | None = None
+    """`ema` or `live` where a file holds both; None is what its publishers evaluate with."""
+    heads: int | None = None
+    codes: int | None = None
+    length: int | None = None
+    vqgan: str | None = None
+    """Path of the image tokenizer, or the name of a teacher that comes with one."""
+    config: str | None = None
+    """Path of a configuration that is not beside the weights."""
+    tokenizer: str | None = None
+    """Path of a tokenizer.json for a text model."""
+    offline: bool = False
+
+    def __post_init__(self) -> None:
+        if self.weights not in (None, "ema", "live"):
+            raise UserError(f"There are no '{self.weights}' weights.", "Choose ema or live.")
+        for name in ("heads", "codes", "length"):
+            value = getattr(self, name)
+            if value is not None and (type(value) is not int or not 1 <= value <= 2**20):
+                raise UserError(
+                    f"{name} must be a whole number from 1 on, not {value!r}.", "Change the option."
+                )
+
+
+@dataclass
+class Bundle:
+    """A model read from any format, before its network exists."""
+
+    config: ModelConfig
+    tensors: dict[str, Tensor]
+    where: str
+    renamed: dict[str, str] = field(default_factory=dict)
+    unused: dict[str, str] = field(default_factory=dict)
+    folder: Path | None = None
+    codec_tensors: dict[str, Tensor] | None = None
+
+    def model(self) -> Model:
+        """Build the network and fill it; every tensor is accounted for."""
+        denoiser, account = student.assemble(self.config, self.tensors, self.where, self.renamed, self.unused)
+        return Model(self.config, denoiser, self.folder, account, self.codec_tensors)
+
+
+def strip(
+    tensors: dict[str, Tensor], prefixes: tuple[str, ...], reason: str = "not part of the network"
+) -> tuple[dict[str, Tensor], dict[str, str], dict[str, str]]:
+    """Tensors without the first fitting prefix, their old names, and the names that had no such prefix."""
+    kept: dict[str, Tensor] = {}
+    renamed: dict[str, str] = {}
+    unused: dict[str, str] = {}
+    for name, tensor in tensors.items():
+        prefix = next((p for p in prefixes if name.startswith(p)), None)
+        if prefix is None:
+            unused[name] = reason
+            continue
+        ours = name.removeprefix(prefix).replace("_orig_mod.", "")
+        if ours in kept:
+            raise UserError(
+                f"Two tensors are called '{ours}' once prefixes are dropped.", "Fetch the file again."
+            )
+        kept[ours], renamed[ours] = tensor, name
+    return kept, renamed, unused
+
+
+def require(tree: dict[str, Any], key: str, kind: type, where: str) -> Any:
+    """A value of a foreign configuration, by dotted key, or one sentence about its absence."""
+    value: Any = tree
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    fits = isinstance(value, kind) and not (kind is not bool and isinstance(value, bool))
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not fits:
+        raise UserError(
+            f"{where} has no usable '{key}' in its configuration.", "Check the file or fetch it again."
+        )
+    return value

@@ -1,0 +1,56 @@
+"""Our own folder: config.json and model.safetensors, as `distill` and `convert` write it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from di4c_cli import student
+from di4c_cli.errors import UserError
+from di4c_cli.teacher.bundle import Bundle, Options
+from di4c_cli.teacher.formats.dit import text_codec
+from di4c_cli.teacher.source import Source
+
+NAME = "di4c"
+
+
+def is_config(tree: dict[str, Any]) -> bool:
+    """Told by its format number."""
+    return "di4c" in tree and "network" in tree
+
+
+def folder_of(source: Source) -> Path | None:
+    """Where config.json is."""
+    return next((path.parent for path in source.files if path.name == "config.json"), None)
+
+
+def detect(source: Source) -> bool:
+    """By config.json."""
+    return folder_of(source) is not None and source.tree(is_config) is not None
+
+
+def read(source: Source, options: Options) -> Bundle:
+    """The model; where it came from stays as recorded, where it was found is added."""
+    folder = folder_of(source)
+    assert folder is not None
+    config = student.read_config(folder)
+    path = folder / "model.safetensors"
+    if not path.is_file():
+        raise UserError(f"{folder} has no model.safetensors.", "Name a complete model folder.")
+    if "repo" in source.origin:
+        config.provenance = {**config.provenance, "loaded_from": dict(source.origin)}
+    if options.tokenizer is not None:
+        config.codec, folder = text_codec(config.network["symbols"], None, options)
+    return Bundle(config, student.read_tensors(path), str(path), folder=folder)
+
+
+def recipe(source: Source) -> str | None:
+    """The recipe a model was made with, or the published one for its kind of network."""
+    folder = folder_of(source)
+    config = student.read_config(folder) if folder is not None else None
+    if config is None:
+        return None
+    made = config.provenance.get("recipe")
+    name = made.get("name") if isinstance(made, dict) and made.get("kind") == "distill" else None
+    published = {"dit": "sdtt-7", "maskgit": "maskgit-imagenet256", "unet": "tauldr-cifar10"}
+    return str(name) if name else published.get(config.network["type"])

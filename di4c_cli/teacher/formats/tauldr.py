@@ -1,0 +1,144 @@
+"""tauLDR pixel models and their students (`.pt`): named weights, the EMA as a list, a YAML beside."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from di4c_cli.config import LatentConfig, ModelConfig, SamplingDefaults
+from di4c_cli.errors import UserError
+from di4c_cli.teacher import safe
+from di4c_cli.teacher.bundle import Bundle, Options, require, strip
+from di4c_cli.teacher.source import Source
+
+NAME = "tauldr"
+RECIPE = "tauldr-cifar10"
+LATENT = "tlam_mix.weight"
+STEPS = 10
+SWITCHES = {"skip_rescale": True, "fix_logistic": False, "low_t_logit_adjust": False}
+"""Switches of the published code and the values our network stands for."""
+PUBLISHED: dict[str, Any] = {
+    "data": {"S": 256, "shape": [3, 32, 32]},
+    "model": {
+        "ch": 128,
+        "ch_mult": [1, 2, 2, 2],
+        "num_res_blocks": 2,
+        "scale_count_to_put_attn": 1,
+        "time_embed_dim": 128,
+        "time_scale_factor": 1000,
+        "dropout": 0.1,
+        "rate_sigma": 6.0,
+        "Q_sigma": 512.0,
+        "time_exponential": 100.0,
+        "time_base": 3.0,
+    },
+}
+"""The CIFAR-10 configuration, for checkpoints that come without theirs."""
+
+
+def is_checkpoint(tree: dict[str, Any]) -> bool:
+    """`model` with the U-Net's first convolution under `net.` or `net.module.`."""
+    model = tree.get("model")
+    if not isinstance(model, dict):
+        return False
+    return any(isinstance(name, str) and _bare(name) == "input_conv.weight" for name in model)
+
+
+def is_config(tree: dict[str, Any]) -> bool:
+    """The training configuration, as saved beside the checkpoints."""
+    model, data = tree.get("model"), tree.get("data")
+    return isinstance(model, dict) and isinstance(data, dict) and "ch_mult" in model and "S" in data
+
+
+def _bare(name: str) -> str:
+    return name.removeprefix("net.").removeprefix("module.")
+
+
+def detect(source: Source) -> bool:
+    """By the checkpoint; the configuration may be absent if the model is the published one."""
+    return source.checkpoint(is_checkpoint) is not None
+
+
+def read(source: Source, options: Options) -> Bundle:
+    """The model. Its authors evaluate the EMA weights; `weights=live` gives the others."""
+    found = source.checkpoint(is_checkpoint)
+    assert found is not None
+    path, checkpoint = found
+    stored = checkpoint["model"]
+    live = safe.tensors_of(stored, path.name)
+    weights = options.weights or "ema"
+    chosen = averaged(stored, list(live), path) if weights == "ema" else live
+    tensors, renamed, unused = strip(chosen, ("net.module.", "net."))
+    tree = source.tree(is_config) or PUBLISHED
+    network, process = settings_of(tree)
+    unused |= {key: "state of the training" for key in checkpoint if key != "model"}
+    unused |= {
+        str(key): "state of the EMA" for key in stored if key not in live and key != "ema_shadow_params"
+    }
+    if weights == "live":
+        unused["ema_shadow_params"] = "the live weights were asked for"
+    latent = (
+        LatentConfig(inject="film", features="sinusoid", dim=_latent_dim(tree)) if LATENT in tensors else None
+    )
+    config = ModelConfig(
+        kind="student" if latent else "teacher",
+        name=source.name,
+        network=network,
+        process=process,
+        latent=latent,
+        codec={"type": "pixels", "shape": network["shape"], "levels": network["symbols"]},
+        sampling=SamplingDefaults(grid="pixels", last="argmax", steps=STEPS, tile=16),
+        provenance={**source.origin, "format": NAME, "weights": weights},
+    )
+    return Bundle(config, tensors, path.name, renamed, unused)
+
+
+def _latent_dim(tree: dict[str, Any]) -> int:
+    dim = tree["model"].get("lam_raw_dim", 1)
+    if type(dim) is not int or not 1 <= dim <= 4096:
+        raise UserError(
+            f"The tauLDR configuration has an impossible lam_raw_dim of {dim!r}.", "Check the file."
+        )
+    return dim
+
+
+def settings_of(tree: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Network and process settings under our names."""
+    where = "The tauLDR model"
+    for name, expected in SWITCHES.items():
+        if tree["model"].get(name, expected) != expected:
+            raise UserError(
+                f"{where} was trained with {name}, which is not the published layout.", "Use another."
+            )
+    symbols = require(tree, "data.S", int, where)
+    span = tree["model"].get("data_min_max", [0, symbols - 1])
+    if span != [0, symbols - 1]:
+        raise UserError(f"{where} counts grey levels as {span}, not from 0 to {symbols - 1}.", "Use another.")
+    network = {
+        "type": "unet",
+        "symbols": symbols,
+        "shape": require(tree, "data.shape", list, where),
+        "channels": require(tree, "model.ch", int, where),
+        "multipliers": require(tree, "model.ch_mult", list, where),
+        "blocks": require(tree, "model.num_res_blocks", int, where),
+        "attention": require(tree, "model.scale_count_to_put_attn", int, where),
+        "time_dim": require(tree, "model.time_embed_dim", int, where),
+        "time_scale": require(tree, "model.time_scale_factor", float, where),
+        "dropout": require(tree, "model.dropout", float, where),
+    }
+    names = {"rate_sigma": "rate_sigma", "q_sigma": "Q_sigma", "time_base": "time_base"}
+    names["time_exponential"] = "time_exponential"
+    process = {ours: require(tree, f"model.{theirs}", float, where) for ours, theirs in names.items()}
+    return network, {"type": "gaussian", "symbols": symbols, **process}
+
+
+def averaged(stored: dict[str, Any], names: list[str], path: Path) -> dict[str, Tensor]:
+    """The EMA under the names of the live weights; there are no buffers, so the two lists run in step."""
+    shadow = stored.get("ema_shadow_params")
+    if not isinstance(shadow, list) or len(shadow) != len(names):
+        raise UserError(f"{path.name} holds no complete EMA.", "Load it with --weights live.")
+    for name, tensor in zip(names, shadow):
+        safe.check_plain(tensor, name, path.name)
+    return dict(zip(names, shadow))

@@ -1,0 +1,137 @@
+"""The VQGAN of MaskGIT: `last.ckpt` and `model.yaml`. An image tokenizer, no teacher: it comes with one."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from di4c_cli.codec.vq import plan
+from di4c_cli.errors import UserError
+from di4c_cli.teacher import safe
+from di4c_cli.teacher.bundle import require
+from di4c_cli.teacher.source import Source, has_suffix
+
+FILE = "vqgan.safetensors"
+PUBLISHED: dict[str, Any] = {
+    "channels": 128,
+    "multipliers": [1, 1, 2, 2, 4],
+    "blocks": 2,
+    "attention_resolutions": [16],
+    "z_channels": 256,
+    "embed_dim": 256,
+    "codes": 1024,
+    "resolution": 256,
+}
+
+
+@dataclass
+class Tokenizer:
+    """A VQGAN's constructor arguments and weights."""
+
+    settings: dict[str, Any]
+    tensors: dict[str, Tensor]
+    unused: dict[str, str]
+
+    @property
+    def codec(self) -> dict[str, Any]:
+        """Its entry in config.json."""
+        return {"type": "vq", "file": FILE, "vqgan": self.settings}
+
+    def at_length(self, length: int) -> Tokenizer:
+        """The same tokenizer for pictures of `length` codes: MaskGIT uses one VQGAN at 256 and at 512 pixels.
+
+        Its levels with attention are named by resolution and move along.
+        """
+        side = math.isqrt(length)
+        per_code = 2 ** (len(self.settings["multipliers"]) - 1)
+        old, new = self.settings["resolution"], side * per_code
+        if side * side != length:
+            raise UserError(
+                f"A VQGAN makes square pictures, but the model has {length} codes.", "Use another."
+            )
+        moved = [at * new // old for at in self.settings["attention_resolutions"]]
+        settings = {**self.settings, "resolution": new, "attention_resolutions": moved}
+        return Tokenizer(settings, self.tensors, self.unused)
+
+
+def is_config(tree: dict[str, Any]) -> bool:
+    """`model.yaml`."""
+    model = tree.get("model")
+    params = model.get("params") if isinstance(model, dict) else None
+    return isinstance(params, dict) and isinstance(params.get("ddconfig"), dict)
+
+
+def is_checkpoint(tree: dict[str, Any]) -> bool:
+    """A Lightning file with a codebook."""
+    state = tree.get("state_dict")
+    return isinstance(state, dict) and has_suffix(state, "quantize.embedding.weight")
+
+
+def detect(source: Source) -> bool:
+    """Original or converted."""
+    return _converted(source) is not None or source.checkpoint(is_checkpoint) is not None
+
+
+def read(source: Source) -> Tokenizer:
+    """The tokenizer; discriminator and perceptual loss, which training files carry too, are left out."""
+    own = _converted(source)
+    if own is not None:
+        return own
+    found = source.checkpoint(is_checkpoint)
+    if found is None:
+        raise UserError(f"{source.name} holds no VQGAN.", "Name the folder or file of the image tokenizer.")
+    path, checkpoint = found
+    stored = safe.tensors_of(checkpoint["state_dict"], path.name)
+    tensors = {name: tensor for name, tensor in stored.items() if not name.startswith("loss.")}
+    tree = source.tree(is_config)
+    settings = dict(PUBLISHED) if tree is None else settings_of(tree)
+    unused = {name: "loss of the tokenizer's own training" for name in stored if name not in tensors}
+    return _checked(settings, tensors, unused, path.name)
+
+
+def settings_of(tree: dict[str, Any]) -> dict[str, Any]:
+    """Constructor arguments from `model.yaml`."""
+    params = tree["model"]["params"]
+    where = "The VQGAN"
+    if params["ddconfig"].get("double_z"):
+        raise UserError(
+            "The VQGAN has double_z, which is not the published layout.", "Use the published tokenizer."
+        )
+    names = {
+        "channels": "ch",
+        "blocks": "num_res_blocks",
+        "z_channels": "z_channels",
+        "resolution": "resolution",
+    }
+    names |= {"in_channels": "in_channels", "out_channels": "out_ch"}
+    settings = {ours: require(params, f"ddconfig.{theirs}", int, where) for ours, theirs in names.items()}
+    settings["multipliers"] = require(params, "ddconfig.ch_mult", list, where)
+    settings["attention_resolutions"] = require(params, "ddconfig.attn_resolutions", list, where)
+    settings["embed_dim"] = require(params, "embed_dim", int, where)
+    settings["codes"] = require(params, "n_embed", int, where)
+    return settings
+
+
+def _converted(source: Source) -> Tokenizer | None:
+    """A tokenizer that `di4c convert` wrote: our settings beside safetensors."""
+    tree = source.tree(lambda tree: tree.get("type") == "vqgan")
+    path = source.tensor_file(lambda names: has_suffix(names, "quantize.embedding.weight"))
+    if tree is None or path is None:
+        return None
+    settings = {key: value for key, value in tree.items() if key not in ("type", "di4c")}
+    return _checked(settings, source.tensors(path), {}, path.name)
+
+
+def _checked(
+    settings: dict[str, Any], tensors: dict[str, Tensor], unused: dict[str, str], where: str
+) -> Tokenizer:
+    """Complete settings, and tensors that are exactly those the settings ask for."""
+    from di4c_cli.account import Account
+
+    network = plan(settings)
+    Account.compare(network.state_dict(), tensors, unused=unused).check(where)
+    full = {key: value for key, value in network.config.items() if key != "type"}
+    return Tokenizer(full, {name: tensor.float().contiguous() for name, tensor in tensors.items()}, unused)

@@ -1,0 +1,58 @@
+"""Teachers of other packages, through the entry-point group `di4c.teachers`.
+
+An entry point is either a function `(Options) -> Bundle`, which adds a teacher under its own name, or
+a format: a module with `NAME`, `detect(source)` and `read(source, options)`, which adds a kind of file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.metadata import EntryPoint, entry_points
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from di4c_cli.errors import Failure
+
+if TYPE_CHECKING:
+    from di4c_cli.teacher.bundle import Bundle, Options
+
+GROUP = "di4c.teachers"
+
+
+def points() -> dict[str, EntryPoint]:
+    """Installed entry points by name; nothing is imported for this."""
+    return {point.name: point for point in entry_points(group=GROUP)}
+
+
+def loaded(point: EntryPoint) -> Any:
+    """What an entry point stands for; a broken package is named, not dumped."""
+    try:
+        return point.load()
+    except Exception as error:  # somebody else's import may fail in any way
+        package = point.dist.name if point.dist else point.value
+        raise Failure(
+            f"The teacher '{point.name}' of the package {package} cannot be imported: {error}.",
+            "Mend or uninstall that package.",
+        ) from error
+
+
+def is_format(thing: Any) -> bool:
+    """Whether an entry point adds a format and not a name."""
+    return hasattr(thing, "detect") and hasattr(thing, "read")
+
+
+def formats() -> tuple[ModuleType, ...]:
+    """All added formats."""
+    return tuple(thing for thing in map(loaded, points().values()) if is_format(thing))
+
+
+def read(name: str, options: Options) -> Bundle | None:
+    """The added teacher of that name, or None."""
+    point = points().get(name)
+    if point is None:
+        return None
+    thing = loaded(point)
+    if is_format(thing):
+        return None
+    call: Callable[[Options], Bundle] = thing
+    return call(options)

@@ -1,0 +1,101 @@
+"""The names: where each known teacher or student comes from. The data is registry.yaml; imports no torch."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from itertools import product
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field
+
+from di4c_cli import embedded
+from di4c_cli.errors import UserError
+from di4c_cli.recipe_file import nearest
+
+
+class Entry(BaseModel):
+    """One name."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    name: str
+    source: Literal["hub", "local", "embedded"]
+    format: str
+    recipe: str
+    licence: str
+    note: str
+    repo: str | None = None
+    revision: str | None = None
+    files: tuple[str, ...] = ()
+    where: str = Field("", description="for what is not on the Hub: where its authors publish it")
+    parameters: int | None = None
+    options: dict[str, Any] = Field(default_factory=dict, description="what the files do not record")
+
+    @property
+    def choices(self) -> list[list[str]]:
+        """For each file to fetch the names it may have."""
+        return [[name.strip() for name in file.split("|")] for file in self.files]
+
+    @property
+    def origin(self) -> str:
+        """Where it comes from, for people."""
+        if self.source == "hub":
+            return f"Hub {self.repo}@{self.revision}"
+        return "inside di4c" if self.source == "embedded" else "a local file"
+
+    @property
+    def folder(self) -> Path:
+        """The folder of an embedded model."""
+        kind = "student" if self.name.endswith("-student") else "teacher"
+        return embedded.model(self.name.removesuffix("-student"), kind)
+
+    @property
+    def megabytes(self) -> float | None:
+        """Size of the weights: on disk for embedded ones, in float32 for the others."""
+        if self.source == "embedded":
+            weights = self.folder / "model.safetensors"
+            return weights.stat().st_size / 1e6 if weights.is_file() else None
+        return None if self.parameters is None else 4 * self.parameters / 1e6
+
+
+def _expand(tree: dict[str, Any]) -> list[Entry]:
+    """An entry, or the family that its `over` describes."""
+    over = tree.pop("over", {})
+    members = []
+    for values in product(*over.values()):
+        filling = dict(zip(over, values))
+        text = {
+            key: value.format(**filling) if isinstance(value, str) else value for key, value in tree.items()
+        }
+        members.append(Entry.model_validate(text))
+    return members
+
+
+@lru_cache(maxsize=1)
+def entries() -> dict[str, Entry]:
+    """All names, in the file's order."""
+    trees = yaml.safe_load(Path(__file__).with_name("registry.yaml").read_text(encoding="utf-8"))
+    found = [entry for tree in trees for entry in _expand(tree)]
+    return {entry.name: entry for entry in found}
+
+
+def offline_names() -> list[str]:
+    """The names that never need a network."""
+    return [entry.name for entry in entries().values() if entry.source == "embedded"]
+
+
+def unknown(ref: str, more: list[str]) -> UserError:
+    """The answer to a name nobody knows; `more` are the names installed packages add."""
+    hint = nearest(ref, [*entries(), *more])
+    return UserError(f"Unknown teacher '{ref}'.{hint}", "Run `di4c teachers` to list the known ones.")
+
+
+def recipe_for(ref: str) -> str:
+    """The recipe that distils a reference: of a name its own, otherwise that of the format its files have."""
+    name = ref.partition("@")[0]
+    if name in entries():
+        return entries()[name].recipe
+    from di4c_cli.teacher import recipe_of
+
+    return recipe_of(ref)

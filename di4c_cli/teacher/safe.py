@@ -1,0 +1,169 @@
+"""Reading files of strangers: what kind of file it is, then its data and nothing but its data.
+
+Pickles are read by torch's weights-only reader, which builds tensors and plain containers and calls nothing
+else. Every limit is checked before anything is read into memory; whatever is wrong becomes one sentence.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import stat
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from torch import Tensor
+
+from di4c_cli.errors import UserError
+
+MAX_TEXT = 2 * 2**20
+MAX_YAML = 2**18
+MAX_RECORDS = 100_000
+MAX_PROGRAM = 64 * 2**20
+CHUNK = 2**22
+
+
+class Ignored(dict[Any, Any]):
+    """Stands for a class of a training framework that old checkpoints mention beside the weights."""
+
+
+INERT = (
+    "pytorch_lightning.callbacks.model_checkpoint.ModelCheckpoint",
+    "pytorch_lightning.callbacks.early_stopping.EarlyStopping",
+    "pytorch_lightning.utilities.parsing.AttributeDict",
+    "lightning.pytorch.callbacks.model_checkpoint.ModelCheckpoint",
+    "lightning_fabric.utilities.data.AttributeDict",
+    "lightning.fabric.utilities.data.AttributeDict",
+)
+"""Read as `Ignored`: early Lightning files use such classes as dictionary keys. Nothing is imported."""
+
+
+def is_regular(path: Path) -> bool:
+    """An ordinary file, through links if need be; never a pipe or a device, whose reading might not end."""
+    try:
+        return stat.S_ISREG(path.stat().st_mode)
+    except (OSError, ValueError):
+        return False
+
+
+def kind_of(path: Path) -> str | None:
+    """`safetensors`, `pickle` or `text` by the first bytes, None for anything else."""
+    try:
+        with path.open("rb") as handle:
+            head = handle.read(512)
+    except OSError:
+        return None
+    if head[:4] == b"PK\x03\x04" or (len(head) > 1 and head[0] == 0x80 and head[1] <= 5):
+        return "pickle"
+    if len(head) > 8 and head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= 100 * 2**20:
+        return "safetensors"
+    if path.stat().st_size <= MAX_TEXT and b"\0" not in head:
+        return "text"
+    return None
+
+
+def read_tree(path: Path) -> dict[str, Any] | None:
+    """A JSON or YAML mapping, else None (JSON first: YAML 1.1 takes 1e-05 for a string)."""
+    if not is_regular(path) or path.stat().st_size > MAX_TEXT:
+        return None
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return None
+    try:
+        tree = json.loads(text)
+    except (ValueError, RecursionError):
+        tree = _read_yaml(text)
+    return tree if isinstance(tree, dict) else None
+
+
+class _Loader(yaml.SafeLoader):
+    """Plain values only; tuples, which some configurations were saved with, are read as lists."""
+
+
+def _list(loader: _Loader, node: yaml.SequenceNode) -> list[Any]:
+    return loader.construct_sequence(node)
+
+
+_Loader.add_constructor("tag:yaml.org,2002:python/tuple", _list)
+
+
+def _read_yaml(text: str) -> Any:
+    if len(text) > MAX_YAML or "<<" in text:  # merge keys can grow exponentially; no format has them
+        return None
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError):
+        return None
+
+
+def read_pickle(path: Path) -> dict[str, Any]:
+    """A torch checkpoint as plain containers of tensors; nothing in it is executed."""
+    refused = "Ask its publisher for a safetensors file or fetch it again."
+    zipped = zipfile.is_zipfile(path)
+    if zipped:
+        _check_archive(path)
+    try:
+        with torch.serialization.safe_globals([(Ignored, name) for name in INERT]):
+            tree = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
+    # a hostile file can make the reader fail in any way; none of them may reach the user as a traceback
+    except Exception as error:
+        found = re.search(r"GLOBAL (\S+)|function <([^>]+)>", str(error))
+        if found:
+            what = f"asks for code to be run ({found.group(1) or found.group(2)})"
+            raise UserError(f"{path.name} {what}, which di4c never does.", refused) from error
+        raise UserError(f"{path.name} is not a readable checkpoint ({_short(error)}).", refused) from error
+    if not isinstance(tree, dict):
+        raise UserError(f"{path.name} holds no checkpoint but a {type(tree).__name__}.", refused)
+    return tree
+
+
+def _short(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return (lines[0] if lines else type(error).__name__)[:160].rstrip(".")
+
+
+def _check_archive(path: Path) -> None:
+    """Refuse archives that would unpack to more than they are, or whose records are damaged."""
+    damaged = "Fetch it again."
+    try:
+        with zipfile.ZipFile(path) as archive:
+            records = archive.infolist()
+            size = path.stat().st_size
+            packed = any(record.compress_type != zipfile.ZIP_STORED for record in records)
+            if len(records) > MAX_RECORDS or packed or sum(record.file_size for record in records) > size:
+                raise UserError(
+                    f"{path.name} would unpack to more than it holds.", "It is no real checkpoint."
+                )
+            if any(r.filename.endswith(".pkl") and r.file_size > MAX_PROGRAM for r in records):
+                raise UserError(
+                    f"{path.name} has an oversized table of contents.", "It is no real checkpoint."
+                )
+            for record in records:
+                with archive.open(record) as content:
+                    while content.read(CHUNK):  # the last read compares the stored checksum
+                        pass
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, RuntimeError, EOFError) as error:
+        raise UserError(f"{path.name} is damaged: {_short(error)}.", damaged) from error
+
+
+def tensors_of(tree: Any, where: str) -> dict[str, Tensor]:
+    """The entries of a state dict that are tensors, checked to be what they seem."""
+    if not isinstance(tree, dict):
+        raise UserError(f"{where} holds no table of weights.", "Fetch it again.")
+    found = {key: value for key, value in tree.items() if isinstance(key, str) and isinstance(value, Tensor)}
+    for name, tensor in found.items():
+        check_plain(tensor, name, where)
+    return found
+
+
+def check_plain(tensor: Any, name: str, where: str) -> None:
+    """A dense tensor as large as it claims (an expanded one costs nothing until it is copied)."""
+    plain = isinstance(tensor, Tensor) and tensor.layout == torch.strided and tensor.device.type == "cpu"
+    if not plain or tensor.is_quantized:
+        raise UserError(f"{where}: '{name}' is not a plain tensor.", "Fetch it again.")
+    if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
+        raise UserError(f"{where}: '{name}' claims more numbers than are stored.", "Fetch it again.")

@@ -1,0 +1,125 @@
+"""The files a reference stands for, looked at by content: mappings, tensor files, checkpoints."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from di4c_cli import student
+from di4c_cli.errors import UserError
+from di4c_cli.teacher import safe
+
+MAX_FILES = 400
+MAX_HEADER = 100 * 2**20
+
+
+@dataclass
+class Source:
+    """Candidate files of one model; every kind is read when a format first asks for it."""
+
+    name: str
+    files: list[Path]
+    origin: dict[str, Any] = field(default_factory=dict)
+    folder: Path | None = None
+
+    @classmethod
+    def at(cls, path: Path) -> Source:
+        """A folder, or a checkpoint with the configuration files around it."""
+        if path.is_dir():
+            found = _inside(path)
+            if not found:
+                raise UserError(f"The folder {path} holds no files.", "Name a model's folder or file.")
+            return cls(path.resolve().name, found, {"path": path.name}, path)
+        if not safe.is_regular(path):
+            raise UserError(f"{path} is not a readable file.", "Name a model's folder or file.")
+        # tauLDR keeps config/ beside checkpoints/; everybody else keeps the configuration beside the weights
+        around = [*_inside(path.parent, deep=False), *_inside(path.parent.parent / "config", deep=False)]
+        texts = [file for file in around if file != path and safe.kind_of(file) == "text"]
+        return cls(path.stem, [path, *texts], {"path": path.name})
+
+    def kind(self, wanted: str) -> list[Path]:
+        """The files of one kind (see `safe.kind_of`)."""
+        return [path for path, kind in self._kinds if kind == wanted]
+
+    @cached_property
+    def _kinds(self) -> list[tuple[Path, str | None]]:
+        return [(path, safe.kind_of(path)) for path in self.files if safe.is_regular(path)]
+
+    @cached_property
+    def trees(self) -> list[dict[str, Any]]:
+        """JSON and YAML mappings; a file called config.json comes first where several would do."""
+        paths = sorted(self.kind("text"), key=lambda path: path.name != "config.json")
+        return [tree for tree in map(safe.read_tree, paths) if tree is not None]
+
+    @cached_property
+    def headers(self) -> list[tuple[Path, set[str]]]:
+        """Safetensors files with the names they hold."""
+        return [(path, _names(path)) for path in self.kind("safetensors")]
+
+    @cached_property
+    def checkpoints(self) -> list[tuple[Path, dict[str, Any]]]:
+        """Torch checkpoints, read as data."""
+        return [(path, safe.read_pickle(path)) for path in self.kind("pickle")]
+
+    def tree(self, fits: Callable[[dict[str, Any]], bool]) -> dict[str, Any] | None:
+        """The first mapping that fits."""
+        return next((tree for tree in self.trees if fits(tree)), None)
+
+    def tensor_file(self, fits: Callable[[set[str]], bool]) -> Path | None:
+        """The safetensors file whose names fit; several are an ambiguity only the user can settle."""
+        return self._only([path for path, names in self.headers if fits(names)])
+
+    def checkpoint(self, fits: Callable[[dict[str, Any]], bool]) -> tuple[Path, dict[str, Any]] | None:
+        """The checkpoint that fits."""
+        found = {path: tree for path, tree in self.checkpoints if fits(tree)}
+        path = self._only(list(found))
+        return None if path is None else (path, found[path])
+
+    def _only(self, paths: list[Path]) -> Path | None:
+        if len(paths) > 1:
+            names = ", ".join(path.name for path in paths[:3])
+            raise UserError(f"{self.name} holds several models ({names}).", "Name one of the files.")
+        return paths[0] if paths else None
+
+    def tensors(self, path: Path) -> dict[str, Tensor]:
+        """All tensors of a safetensors file."""
+        return student.read_tensors(path)
+
+
+def _inside(folder: Path, deep: bool = True) -> list[Path]:
+    """Regular files of a folder and, if `deep`, of the folders in it; hidden ones are left out."""
+    found: list[Path] = []
+    if not folder.is_dir():
+        return found
+    for path in sorted(folder.iterdir())[:MAX_FILES]:
+        if path.name.startswith("."):
+            continue
+        if safe.is_regular(path):
+            found.append(path)
+        elif deep and path.is_dir() and not path.is_symlink():
+            found += _inside(path, deep=False)
+    return found[:MAX_FILES]
+
+
+def _names(path: Path) -> set[str]:
+    """Names in a safetensors header; none where it is unreadable (reading it in earnest gives the reason)."""
+    try:
+        with path.open("rb") as handle:
+            length = int.from_bytes(handle.read(8), "little")
+            if length > min(MAX_HEADER, path.stat().st_size):
+                return set()
+            header = json.loads(handle.read(length))
+    except (OSError, ValueError, RecursionError):
+        return set()
+    return set(header) - {"__metadata__"} if isinstance(header, dict) else set()
+
+
+def has_suffix(names: Iterable[Any], ending: str) -> bool:
+    """Whether a name is or ends with `ending` after a dot: formats differ in their prefixes."""
+    return any(isinstance(name, str) and (name == ending or name.endswith(f".{ending}")) for name in names)
