@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,7 +10,9 @@ import typer
 
 from di4c_cli import embedded, recipe_file
 from di4c_cli.cli.console import guarded, say
+from di4c_cli.cli.live import SHOWN, LiveTable, duration
 from di4c_cli.errors import UserError
+from di4c_cli.training.launch import launch, launch_with_accelerate, launched, preset
 
 if TYPE_CHECKING:
     from di4c_cli.recipe import Recipe
@@ -37,6 +40,14 @@ def distill(
         list[str] | None, typer.Option("--set", help="Any recipe value: --set objective.alpha.kind=sigmoid")
     ] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or mps [the best there is].")] = None,
+    processes: Annotated[int | None, typer.Option(min=1, help="Local processes to train with.")] = None,
+    accelerate_config: Annotated[
+        str | None,
+        typer.Option("--accelerate-config", "--preset", help="ddp, fsdp2, deepspeed-zero2 or a YAML file."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would happen; change nothing.")
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Move an existing run folder aside.")] = False,
 ) -> None:
     """Distil a teacher into a student; run the same command again to resume."""
@@ -52,10 +63,28 @@ def distill(
     }
 
     def command() -> None:
+        from di4c_cli.training.run_folder import default_out
+
         resolved, name = resolve(teacher, recipe, flags, settings or [])
-        _run(resolved, out, name, device, force)
+        folder = out or default_out(resolved.teacher, name, resolved.seed)
+        if dry_run:
+            _preview(resolved, folder, processes or 1, device)
+        elif launched() or (processes in (None, 1) and accelerate_config is None):
+            _run(resolved, folder, device, force)
+        else:
+            raise typer.Exit(_launch(accelerate_config, processes, device))
 
     guarded(command)
+
+
+def _launch(config: str | None, processes: int | None, device: str | None) -> int:
+    """The same command in several processes; they know from their environment that they are launched."""
+    if config is not None:
+        return launch_with_accelerate(preset(config), processes, sys.argv[1:])
+    from di4c_cli.training.processes import check_device, on_cpu
+
+    check_device(device)
+    return launch(processes or 1, sys.argv[1:], on_cpu(device))
 
 
 def resolve(
@@ -89,17 +118,28 @@ def recipe_for(teacher: str) -> str:
     )
 
 
-def _run(recipe: Recipe, out: Path | None, name: str, device: str | None, force: bool) -> None:
+def _run(recipe: Recipe, out: Path, device: str | None, force: bool) -> None:
+    from di4c_cli.training.curves import summary
     from di4c_cli.training.rounds import Options, distill
-    from di4c_cli.training.run_folder import default_out
 
-    folder = out or default_out(recipe.teacher, name, recipe.seed)
-    outcome = distill(recipe, folder, Options(device=device, force=force, say=say))
-    if outcome.main:
-        student = outcome.folder.student
-        if outcome.already_finished:
-            say(f"This run is finished already; its student is in {student}.")
-        else:
-            say(f"The student is in {student}.")
-        say(f"  di4c sample --student {student}")
-        say(f"  di4c eval --student {student}")
+    with LiveTable(recipe) as table:
+        outcome = distill(recipe, out, Options(device=device, force=force, say=say, report=table))
+    if not outcome.main:
+        return
+    student = outcome.folder.student
+    if outcome.already_finished:
+        say(f"This run is finished already; its student is in {student}.")
+    else:
+        figures = summary(outcome.folder.metrics)
+        skipped = f", {figures['skipped']} skipped" if figures["skipped"] else ""
+        say(f"{figures['steps']} steps in {duration(figures['seconds'])}{skipped}. Means of the last tenth:")
+        say("  " + ", ".join(f"{name} {figures[name]:.4g}" for name in SHOWN if name in figures))
+        say(f"Student: {student}")
+        say(f"Curves:  {outcome.folder.curves}")
+    say("Next:")
+    say(f"  di4c sample --student {student} --steps 4")
+    say(f"  di4c eval --student {student}")
+
+
+def _preview(recipe: Recipe, out: Path, processes: int, device: str | None) -> None:
+    raise NotImplementedError

@@ -82,9 +82,10 @@ def save(root: Path, progress: Progress, trained: Trained, keep: int) -> Path:
     accelerator = trained.accelerator
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
     average = trained.ema.tensors()
-    weights, optimizer = {}, {}
+    weights: dict[str, Any] = {}
+    optimizer: Any = {}
     if not trained.by_engine:
-        weights = get_model_state_dict(trained.module, options=options)
+        weights = dict(get_model_state_dict(trained.module, options=options))
         optimizer = get_optimizer_state_dict(trained.module, trained.inner_optimizer, options=options)
     with _shared_folder(target, accelerator) as part:
         if trained.by_engine:
@@ -159,7 +160,8 @@ def load(folder: Path, trained: Trained) -> Progress:
 def _load_plain(folder: Path, trained: Trained) -> None:
     options = StateDictOptions(full_state_dict=True)
     saved = torch.load(folder / "optimizer.pt", map_location="cpu", weights_only=True)
-    set_model_state_dict(trained.module, load_file(folder / "model.safetensors"), options=options)
+    weights: dict[str, Any] = dict(load_file(folder / "model.safetensors"))
+    set_model_state_dict(trained.module, weights, options=options)
     set_optimizer_state_dict(trained.module, trained.inner_optimizer, saved["optimizer"], options=options)
     if trained.accelerator.scaler is not None and saved["scaler"] is not None:
         trained.accelerator.scaler.load_state_dict(saved["scaler"])

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 from accelerate import Accelerator
+from torch import Tensor
 
 from di4c_cli.data.batch import Source
 from di4c_cli.errors import Failure
@@ -35,7 +36,7 @@ class Outside:
     metrics: MetricsFile | None
     stop: StopRequest
     report: Report
-    sample: Callable[[int, Ema], None]
+    sample: Callable[[int, dict[str, Tensor]], None]
 
 
 class Round:
@@ -59,6 +60,7 @@ class Round:
         self.ema = Ema(self.network, recipe.training.ema)
         self.trained = Trained(accelerator, self.module, self.optimizer, self.ema)
         self.progress = Progress(round=number)
+        self._names: list[str] = []
 
     @property
     def network(self) -> torch.nn.Module:
@@ -80,7 +82,7 @@ class Round:
                 self.save()
                 saved_at = progress.step
             if settings.sample_every and progress.step % settings.sample_every == 0:
-                self.outside.sample(progress.step, self.ema)
+                self._sample()
             if stop and not last:
                 raise Stopped(
                     f"Stopped after step {progress.step} of {settings.iterations} in round {progress.round}; "
@@ -89,6 +91,11 @@ class Round:
                 )
             if progress.bad_in_a_row >= settings.max_bad_steps:
                 raise self._diagnosis(saved_at)
+
+    def _sample(self) -> None:
+        tensors = self.ema.tensors()  # gathers shards, so all processes take part
+        if self.accelerator.is_main_process:
+            self.outside.sample(self.progress.step, tensors)
 
     def save(self) -> None:
         """Metrics first, so that a checkpoint never claims a step whose line is not on the disk."""
@@ -103,7 +110,7 @@ class Round:
         set_rate(self.trained.inner_optimizer, rate)
         figures = self._backward()
         norm = self._clip()
-        row, stop = figures.reduce(self.accelerator, self.plan.passes, self.outside.stop.asked)
+        row, stop = figures.reduce(self.accelerator, self.plan.passes, self.outside.stop.asked, self._names)
         good = row["loss"] is not None and number(norm) is not None
         if good or self.accelerator.scaler is not None:
             # with fp16 the scaler itself skips a bad step and learns a smaller scale from it
@@ -116,7 +123,8 @@ class Round:
         progress.bad_in_a_row = 0 if good else progress.bad_in_a_row + 1
         progress.seconds += time.monotonic() - start
         self._record(row, norm, rate, good, time.monotonic() - start)
-        return stop
+        # alone, a process need not wait for the next exchange to hear of a signal
+        return stop or (self.accelerator.num_processes == 1 and self.outside.stop.asked)
 
     def _backward(self) -> StepFigures:
         progress, rank, figures = self.progress, self.accelerator.process_index, StepFigures()

@@ -90,16 +90,28 @@ class StepFigures:
         self.sums[name] = self.sums.get(name, torch.zeros_like(total)) + total
         self.counts[name] = self.counts.get(name, torch.zeros_like(count)) + count
 
-    def reduce(self, accelerator: Accelerator, passes: int, stop: bool) -> tuple[Row, bool]:
-        """Mean figures over all processes, and whether any process was asked to stop: one exchange a step."""
-        assert self.loss is not None
-        names = sorted(self.sums)
-        asked = torch.tensor(float(stop), dtype=torch.float64, device=self.loss.device)
-        parts = [asked, self.loss / passes / accelerator.num_processes]
-        parts += [self.sums[name] for name in names] + [self.counts[name] for name in names]
-        packed = accelerator.reduce(torch.stack(parts), reduction="sum").tolist()
-        sums, counts = packed[2 : 2 + len(names)], packed[2 + len(names) :]
-        row: Row = {"loss": number(packed[1])}
+    def reduce(self, accelerator: Accelerator, passes: int, stop: bool, names: list[str]) -> tuple[Row, bool]:
+        """Mean figures over all processes, and whether any process was asked to stop: one exchange a step.
+
+        `names` is the agreed order of figures, kept from step to step; a process that meets a new one asks
+        all to agree anew, since a term may cover samples of one process alone.
+        """
+        packed = self._exchange(accelerator, passes, stop, names)
+        if packed[1] > 0:
+            found = accelerator.gather_for_metrics([sorted(self.sums)], use_gather_object=True)
+            names[:] = sorted({*names, *(name for part in found for name in part)})
+            packed = self._exchange(accelerator, passes, stop, names)
+        sums, counts = packed[3 : 3 + len(names)], packed[3 + len(names) :]
+        row: Row = {"loss": number(packed[2])}
         for name, total, count in zip(names, sums, counts, strict=True):
             row[name] = number(total / count) if count else None
         return row, packed[0] > 0
+
+    def _exchange(self, accelerator: Accelerator, passes: int, stop: bool, names: list[str]) -> list[float]:
+        assert self.loss is not None
+        zero = torch.zeros_like(self.loss)
+        parts = [zero + float(stop), zero + float(not self.sums.keys() <= set(names))]
+        parts.append(self.loss / passes / accelerator.num_processes)
+        parts += [table.get(name, zero) for table in (self.sums, self.counts) for name in names]
+        out: list[float] = accelerator.reduce(torch.stack(parts), reduction="sum").tolist()
+        return out

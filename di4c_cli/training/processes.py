@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from accelerate.utils import InitProcessGroupKwargs, broadcast_object_list
 
 from di4c_cli.errors import Di4cError, UserError
@@ -24,16 +25,20 @@ class Told(Di4cError):
     """An error of the main process, which has printed it already; the others only end with its exit code."""
 
 
-def make_accelerator(precision: str, device: str | None, trackers: list[str], project: Path) -> Accelerator:
+def make_accelerator(
+    precision: str, device: str | None, trackers: Sequence[str], project: Path
+) -> Accelerator:
     """The accelerator for one process or for however many the launcher started."""
     check_device(device)
-    cpu = device == "cpu" or (device is None and not _accelerated())
+    cpu = on_cpu(device)
     if cpu:
         os.environ["ACCELERATE_USE_CPU"] = "true"
+    # a second run in one Python process may want another precision
+    AcceleratorState._reset_state(reset_partial_state="WORLD_SIZE" not in os.environ)
     accelerator = Accelerator(
         cpu=cpu,
         mixed_precision=precision,
-        log_with=trackers or None,
+        log_with=list(trackers) or None,
         project_dir=str(project) if trackers else None,
         kwargs_handlers=[InitProcessGroupKwargs(timeout=PATIENCE)],
     )
@@ -42,8 +47,11 @@ def make_accelerator(precision: str, device: str | None, trackers: list[str], pr
     return accelerator
 
 
-def _accelerated() -> bool:
-    return torch.cuda.is_available() or torch.backends.mps.is_available()
+def on_cpu(device: str | None) -> bool:
+    """Whether a run with this `--device` uses the CPU."""
+    if device is not None:
+        return device == "cpu"
+    return not (torch.cuda.is_available() or torch.backends.mps.is_available())
 
 
 def check_device(device: str | None) -> None:

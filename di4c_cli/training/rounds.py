@@ -10,20 +10,25 @@ from pathlib import Path
 
 import torch
 from accelerate import Accelerator
+from torch import Tensor
 
-from di4c_cli import student as student_folder
+from di4c_cli.config import ModelConfig
 from di4c_cli.data.batch import Source
 from di4c_cli.data.source import Wanted, open_source
 from di4c_cli.model import Model, load, load_folder
 from di4c_cli.recipe import Recipe
-from di4c_cli.training.ema import Ema
+from di4c_cli.student import build, save_folder
+from di4c_cli.training.curves import draw_curves
 from di4c_cli.training.loop import Outside, Report, Round
 from di4c_cli.training.loss_module import LossModule, make_objective
 from di4c_cli.training.make_student import card_text, codec_file, new_student, student_config
-from di4c_cli.training.metrics import MetricsFile
+from di4c_cli.training.metrics import MetricsFile, Row, read_rows
+from di4c_cli.training.periodic import write_samples
+from di4c_cli.training.plan import make_plan
 from di4c_cli.training.processes import make_accelerator, on_main
 from di4c_cli.training.run_folder import RunFolder, State
 from di4c_cli.training.signals import StopRequest, stop_on_signal
+from di4c_cli.training.trackers import check_trackers, start_trackers, track
 
 
 def _silent(_: object) -> None:
@@ -53,6 +58,7 @@ class Outcome:
 def distill(recipe: Recipe, out: Path, options: Options) -> Outcome:
     """Turn the recipe's teacher into a student in `out`; run it again to go on where it stopped."""
     folder = RunFolder(out)
+    check_trackers(list(recipe.training.trackers))
     accelerator = make_accelerator(recipe.training.precision, options.device, recipe.training.trackers, out)
     main = accelerator.is_main_process
     state = State.NEW
@@ -85,6 +91,7 @@ class Run:
 
     def __init__(self, accelerator: Accelerator, recipe: Recipe, folder: RunFolder, options: Options) -> None:
         self.accelerator, self.recipe, self.folder, self.options = accelerator, recipe, folder, options
+        make_plan(recipe.training.batch, recipe.training.micro_batch, accelerator.num_processes)
         weights = {"weights": recipe.init_weights} if recipe.init_weights != "ema" else {}
         self.teacher = load(recipe.teacher, **weights)
         self.source = self._open(1, self.teacher)
@@ -95,55 +102,74 @@ class Run:
         return open_source(self.recipe.data, teacher, wanted)
 
     def all_rounds(self, stop: StopRequest) -> None:
-        """Every round that is not finished yet, then the run's student."""
+        """Every round that is not finished yet, then the curves and the run's student."""
+        start_trackers(self.accelerator, self.recipe, self.folder.path.name)
         for number in range(1, self.recipe.rounds + 1):
             if not self.folder.round_done(number):
                 self.one_round(number, stop)
             self.accelerator.wait_for_everyone()
         if self.accelerator.is_main_process:
+            draw_curves(read_rows(self.folder.metrics), self.folder.curves)
             self.folder.finish(self.recipe.rounds)
         self.accelerator.wait_for_everyone()
+        self.accelerator.end_training()
 
     def one_round(self, number: int, stop: StopRequest) -> None:
         """Train one round from its last checkpoint, if there is one, and write its student."""
         teacher = self.teacher if number == 1 else load_folder(self.folder.round_student(number - 1))
         source = self.source if number == 1 else self._open(number, teacher)
         config = student_config(teacher, self.recipe, number)
-        student = new_student(teacher, config, self.recipe, number).to(self.options.dtype)
-        if self.recipe.training.compile:
-            student.compile()
-        target = copy.deepcopy(teacher.denoiser).to(self.accelerator.device, self.options.dtype)
-        objective = make_objective(self.recipe.objective.model_dump())
-        module = LossModule(student, target, objective, self.recipe.training.dropout > 0)
-
-        def write_student(ema: Ema) -> Model:
-            finished = student_folder.build(config)
-            finished.network.load_state_dict(ema.tensors())
-            return Model(config, finished.eval().requires_grad_(False), teacher.folder)
-
         last = self.folder.last_checkpoint(number)
         metrics = self._metrics(number, last)
+
+        def sample(step: int, tensors: dict[str, Tensor]) -> None:
+            model = averaged(config, tensors, teacher.folder)
+            write_samples(model, self.folder.samples, number, step, self.recipe.seed)
+
+        checkpoints = self.folder.checkpoints(number)
+        outside = Outside(checkpoints, metrics, stop, self._report, sample)
         try:
-            outside = Outside(
-                self.folder.checkpoints(number), metrics, stop, self.options.report, lambda step, ema: None
-            )
+            module = self._module(teacher, config, number)
             work = Round(self.accelerator, self.recipe, number, module, source, outside)
             if last is not None:
                 work.resume(last)
             work.run()
-            model = write_student(work.ema)
+            model = averaged(config, work.ema.tensors(), teacher.folder)
         finally:
             if metrics is not None:
                 metrics.close()
         if self.accelerator.is_main_process:
-            target_folder = self.folder.round_student(number)
-            student_folder.save_folder(
-                target_folder, config, model.denoiser, card_text(config), codec_file(teacher)
+            save_folder(
+                self.folder.round_student(number),
+                config,
+                model.denoiser,
+                card_text(config),
+                codec_file(teacher),
             )
         self.accelerator.free_memory()
+
+    def _module(self, teacher: Model, config: ModelConfig, number: int) -> LossModule:
+        student = new_student(teacher, config, self.recipe, number).to(self.options.dtype)
+        if self.recipe.training.compile:
+            student.compile()
+        frozen = copy.deepcopy(teacher.denoiser).to(self.accelerator.device, self.options.dtype)
+        objective = make_objective(self.recipe.objective.model_dump())
+        return LossModule(student, frozen, objective, self.recipe.training.dropout > 0)
+
+    def _report(self, row: Row) -> None:
+        self.options.report(row)
+        if self.recipe.training.trackers:
+            track(self.accelerator, self.recipe, row)
 
     def _metrics(self, number: int, last: Path | None) -> MetricsFile | None:
         if not self.accelerator.is_main_process:
             return None
         step = int(last.name.rpartition("-")[2]) if last is not None else 0
         return MetricsFile(self.folder.metrics, (number, step))
+
+
+def averaged(config: ModelConfig, tensors: dict[str, Tensor], folder: Path | None) -> Model:
+    """A model with the averaged weights; its codec's files are looked up beside the teacher."""
+    denoiser = build(config)
+    denoiser.network.load_state_dict(tensors)
+    return Model(config, denoiser.eval().requires_grad_(False), folder)

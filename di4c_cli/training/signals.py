@@ -5,12 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
 from di4c_cli.errors import Di4cError
+from di4c_cli.training.launch import LAUNCHED
+
+SAME_PRESS = 0.2
+"""Seconds within which a second signal is the same key press: some launchers pass it on once more."""
 
 
 class Stopped(Di4cError):
@@ -20,17 +25,26 @@ class Stopped(Di4cError):
 
 
 class StopRequest:
-    """Becomes true when a signal arrives."""
+    """`asked` becomes true when a signal arrives, or when the launcher that started this process has died."""
 
     def __init__(self, loud: bool = True) -> None:
-        self.asked, self.loud = False, loud
+        self.loud = loud
+        self._first: dict[int, float] = {}
+        self._parent = os.getppid() if os.environ.get(LAUNCHED) == str(os.getppid()) else None
+
+    @property
+    def asked(self) -> bool:
+        """Looked at once a step."""
+        return bool(self._first) or (self._parent is not None and os.getppid() != self._parent)
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
+        now = time.monotonic()
+        if now - self._first.get(number, now) > SAME_PRESS:
             self._tell("di4c: left at once; the last checkpoint is intact.\n")
             os._exit(130)
-        self.asked = True
-        self._tell("di4c: finishing this step, then writing a checkpoint. Ctrl-C again leaves at once.\n")
+        if not self._first:
+            self._tell("di4c: finishing this step, then writing a checkpoint. Ctrl-C again leaves at once.\n")
+        self._first.setdefault(number, now)
 
     def _tell(self, text: str) -> None:
         if self.loud:
@@ -43,7 +57,7 @@ def stop_on_signal(loud: bool = True) -> Iterator[StopRequest]:
     """Listen for SIGINT and SIGTERM while the block runs; the former handlers come back afterwards."""
     request = StopRequest(loud)
     before: dict[int, Any] = {}
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (int(signal.SIGINT), int(signal.SIGTERM)):
         try:
             before[number] = signal.signal(number, request)
         except ValueError:  # not the main thread (a notebook's worker): signals stay as they are

@@ -1,0 +1,100 @@
+"""The live table of a training run on stderr; nothing at all when that is not a terminal."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from collections import deque
+from types import TracebackType
+from typing import Any
+
+from di4c_cli.recipe import Recipe
+
+SHOWN = ("loss", "distil", "consis", "corr", "marginal", "correlation_data")
+EVERY = 2.0
+"""Seconds between two lines of the table."""
+LINES = 8
+SMOOTH = 0.9
+
+
+class LiveTable:
+    """Give it every row; it shows a smoothed line every two seconds."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        self.recipe = recipe
+        console = Console(stderr=True)
+        self._live = (
+            Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
+        )
+        self._lines: deque[list[str]] = deque(maxlen=LINES)
+        self._means: dict[str, float] = {}
+        self._began = self._shown = time.monotonic()
+        self._steps = 0
+
+    def __enter__(self) -> LiveTable:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def __call__(self, row: dict[str, Any]) -> None:
+        """One step of metrics.jsonl."""
+        if self._live is None:
+            return
+        self._steps += 1
+        for name in SHOWN:
+            value = row.get(name)
+            if value is not None:
+                self._means[name] = SMOOTH * self._means.get(name, value) + (1 - SMOOTH) * value
+        now = time.monotonic()
+        if self._steps == 1 or now - self._shown > EVERY:
+            self._shown = now
+            self._lines.append(self._line(row, now))
+            self._live.update(self._table(), refresh=True)
+
+    def _line(self, row: dict[str, Any], now: float) -> list[str]:
+        training = self.recipe.training
+        rate = self._steps / max(now - self._began, 1e-9)
+        left = (self.recipe.rounds - row["round"] + 1) * training.iterations - row["step"]
+        place = f"{row['step']}/{training.iterations}"
+        if self.recipe.rounds > 1:
+            place = f"round {row['round']}/{self.recipe.rounds} {place}"
+        figures = [f"{self._means[name]:.4g}" if name in self._means else "-" for name in SHOWN]
+        return [place, f"{rate:.3g}/s", duration(left / rate), *figures, memory()]
+
+    def _table(self) -> Any:
+        from rich.table import Table
+
+        table = Table(box=None, pad_edge=False)
+        for name in ("step", "rate", "left", *(name.removesuffix("_data") for name in SHOWN), "memory"):
+            table.add_column(name, justify="right")
+        for line in self._lines:
+            table.add_row(*line)
+        return table
+
+
+def duration(seconds: float) -> str:
+    """Seconds as 4 s, 3:20 or 2:05:00."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    hours, rest = divmod(whole, 3600)
+    return f"{hours}:{rest // 60:02d}:{rest % 60:02d}" if hours else f"{rest // 60}:{rest % 60:02d}"
+
+
+def memory() -> str:
+    """Peak memory so far: of the GPU if one is used, else of this process."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available():
+        return f"{torch.cuda.max_memory_allocated() / 2**20:.0f} MB"
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return f"{peak / (2**20 if sys.platform == 'darwin' else 2**10):.0f} MB"

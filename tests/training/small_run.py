@@ -1,0 +1,93 @@
+"""A random teacher small enough to train in seconds, recipes for it, and the real command as a process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+
+from di4c_cli import recipe_file, student
+from di4c_cli.config import LatentConfig, ModelConfig
+from di4c_cli.recipe import Recipe
+
+DIGITS = {
+    "type": "maskgit",
+    "symbols": 8,
+    "length": 64,
+    "width": 16,
+    "depth": 2,
+    "heads": 2,
+    "mlp": 32,
+    "labels": 10,
+    "dropout": 0.0,
+}
+
+
+def make_teacher(folder: Path, name: str = "tiny-digits", latent: LatentConfig | None = None) -> Path:
+    """A teacher folder with random weights in the world of the 8x8 digits."""
+    config = ModelConfig(
+        kind="teacher" if latent is None else "student",
+        name=name,
+        network=DIGITS,
+        process={"type": "masked", "symbols": 8, "schedule": "linear"},
+        labels=10,
+        latent=latent,
+        codec={"type": "pixels", "shape": [1, 8, 8], "levels": 8},
+    )
+    torch.manual_seed(0)
+    student.save_folder(folder, config, student.build(config), "# a random teacher\n")
+    return folder
+
+
+def small_recipe(teacher: Path | str, **overrides: Any) -> Recipe:
+    """tiny-digits shrunk: 4 samples, 4 latents, 6 steps; keys with `__` for the dots."""
+    values = {
+        "teacher": str(teacher),
+        "training.iterations": 6,
+        "training.batch": 4,
+        "training.checkpoint_every": 3,
+        "objective.latents": 4,
+    }
+    values |= {key.replace("__", "."): value for key, value in overrides.items()}
+    return recipe_file.read("tiny-digits", values)
+
+
+def arguments(teacher: Path, out: Path, *more: str, iterations: int = 6) -> list[str]:
+    """`di4c distill …` for the small recipe."""
+    return [
+        *("distill", "--teacher", str(teacher), "--recipe", "tiny-digits", "--out", str(out)),
+        *("--iterations", str(iterations), "--batch", "4", "--latents", "4"),
+        *("--set", "training.checkpoint_every=3", *more),
+    ]
+
+
+def start(args: list[str], **options: Any) -> subprocess.Popen[str]:
+    """The real command, in a process of its own."""
+    environment = dict(os.environ) | {"OMP_NUM_THREADS": "1"} | options.pop("env", {})
+    command = [sys.executable, "-m", "di4c_cli", *args]
+    return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, **options)
+
+
+def run(args: list[str], **options: Any) -> tuple[int, str]:
+    """Exit code and what was said."""
+    process = start(args, **options)
+    try:
+        _, said = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    return process.returncode, said
+
+
+def weights(out: Path) -> dict[str, torch.Tensor]:
+    """Tensors of a run's student."""
+    return load_file(out / "student" / "model.safetensors")
+
+
+def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    """Bit for bit."""
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)

@@ -1,0 +1,52 @@
+"""metrics.jsonl after interruptions, and the averaging of step figures."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from accelerate import Accelerator
+
+from di4c_cli.training.metrics import MetricsFile, StepFigures, number, read_rows
+
+
+def steps(path: Path) -> list[tuple[int, int]]:
+    return [(row["round"], row["step"]) for row in read_rows(path)]
+
+
+def test_rows_after_the_checkpoint_and_a_torn_line_are_dropped(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    rows = [{"round": 1, "step": step} for step in range(1, 6)] + [{"round": 2, "step": 1}]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"round": 2, "st')
+    file = MetricsFile(path, (1, 3))
+    file.append({"round": 1, "step": 4})
+    file.close()
+    assert steps(path) == [(1, 1), (1, 2), (1, 3), (1, 4)]
+
+
+def test_a_later_round_keeps_the_earlier_one_whole(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("".join(json.dumps({"round": r, "step": s}) + "\n" for r in (1, 2) for s in (1, 2)))
+    MetricsFile(path, (2, 0)).close()
+    assert steps(path) == [(1, 1), (1, 2)]
+
+
+def test_numbers_that_json_does_not_have_become_null() -> None:
+    assert number(float("nan")) is None
+    assert number(float("inf")) is None
+    assert number(1.5) == 1.5
+
+
+def test_a_term_is_averaged_over_the_samples_it_covers() -> None:
+    figures, names = StepFigures(), ["other"]
+    one = {"consis": torch.tensor([1.0, 100.0])}
+    two = {"consis": torch.tensor([3.0, 5.0]), "distil": torch.tensor([7.0, 0.0])}
+    covers = {"consis": torch.tensor([True, False])}
+    figures.add(torch.tensor(2.0), one, covers, {"health": torch.tensor([1.0, torch.nan])})
+    figures.add(torch.tensor(4.0), two, {"distil": torch.tensor([True, False])}, {})
+    row, stop = figures.reduce(Accelerator(cpu=True), 2, True, names)
+    assert stop
+    assert row == {"loss": 3.0, "consis": pytest.approx(3.0), "distil": 7.0, "health": 1.0, "other": None}
+    assert names == ["consis", "distil", "health", "other"]

@@ -1,0 +1,165 @@
+"""Whole runs in this process: files, resuming anywhere, rounds, accumulation, precision."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from small_run import make_teacher, same, small_recipe, weights
+
+from di4c_cli.config import LatentConfig
+from di4c_cli.errors import UserError
+from di4c_cli.model import load_folder
+from di4c_cli.recipe import Recipe
+from di4c_cli.training.make_student import new_student, student_config
+from di4c_cli.training.metrics import read_rows
+from di4c_cli.training.rounds import Options, distill
+from di4c_cli.training.signals import Stopped
+
+RUN_FILES = {".lock", "recipe.yaml", "metrics.jsonl", "curves.png", "round-1", "student"}
+CHECKPOINT_FILES = {"model.safetensors", "ema.safetensors", "optimizer.pt", "state.json"}
+
+
+def losses(out: Path) -> list[float]:
+    return [row["loss"] for row in read_rows(out / "metrics.jsonl")]
+
+
+def run_cut(recipe: Recipe, out: Path, *cuts: tuple[int, int]) -> None:
+    """Run in pieces: each cut (round, step) asks for a stop during that step, as Ctrl-C does."""
+    for place in cuts:
+
+        def report(row: dict[str, Any], place: tuple[int, int] = place) -> None:
+            if (row["round"], row["step"]) == place:
+                os.kill(os.getpid(), signal.SIGINT)
+
+        with pytest.raises(Stopped):
+            distill(recipe, out, Options(report=report))
+    distill(recipe, out, Options())
+
+
+def test_a_run_writes_exactly_these_files(teacher: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    distill(small_recipe(teacher), out, Options())
+    assert {path.name for path in out.iterdir()} == RUN_FILES
+    assert {path.name for path in (out / "student").iterdir()} == {
+        "model.safetensors",
+        "config.json",
+        "README.md",
+    }
+    kept = sorted(path.name for path in (out / "round-1" / "checkpoints").iterdir())
+    assert kept == ["step-00000003", "step-00000006"]
+    assert {path.name for path in (out / "round-1" / "checkpoints" / kept[0]).iterdir()} == CHECKPOINT_FILES
+    assert [row["step"] for row in read_rows(out / "metrics.jsonl")] == [1, 2, 3, 4, 5, 6]
+    assert (out / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_finished_run_says_so_and_writes_nothing(teacher: Path, tmp_path: Path) -> None:
+    out, recipe = tmp_path / "run", small_recipe(teacher)
+    assert not distill(recipe, out, Options()).already_finished
+    before = (out / "metrics.jsonl").stat().st_mtime_ns
+    assert distill(recipe, out, Options()).already_finished
+    assert (out / "metrics.jsonl").stat().st_mtime_ns == before
+
+
+def test_stopping_anywhere_in_any_round_changes_nothing(teacher: Path, tmp_path: Path) -> None:
+    recipe = small_recipe(teacher, rounds=2, training__dropout=0.1)
+    distill(recipe, tmp_path / "whole", Options())
+    run_cut(recipe, tmp_path / "cut", (1, 2), (1, 4), (2, 1), (2, 5))
+    assert same(weights(tmp_path / "whole"), weights(tmp_path / "cut"))
+    assert losses(tmp_path / "whole") == losses(tmp_path / "cut")
+    places = [(row["round"], row["step"]) for row in read_rows(tmp_path / "cut" / "metrics.jsonl")]
+    assert places == [(number, step) for number in (1, 2) for step in range(1, 7)]
+
+
+def test_round_two_learns_from_round_one(teacher: Path, tmp_path: Path) -> None:
+    recipe = small_recipe(teacher, rounds=2)
+    distill(recipe, tmp_path / "run", Options())
+    first = load_folder(tmp_path / "run" / "round-1" / "student")
+    config = student_config(first, recipe, 2)
+    start = new_student(first, config, recipe, 2).network.state_dict()
+    assert same(start, first.denoiser.network.state_dict())
+    history = json.loads((tmp_path / "run" / "student" / "config.json").read_text())["provenance"]
+    assert (history["round"], history["parent"]["provenance"]["round"]) == (2, 1)
+    assert history["parent"]["provenance"]["parent"]["name"] == "tiny-digits"
+    assert same(
+        weights(tmp_path / "run"), load_file(tmp_path / "run" / "round-2" / "student" / "model.safetensors")
+    )
+
+
+def test_the_student_starts_as_its_teacher_with_new_latent_parts(teacher: Path) -> None:
+    model, recipe = load_folder(teacher), small_recipe(teacher)
+    config = student_config(model, recipe, 1)
+    own, given = (
+        new_student(model, config, recipe, 1).network.state_dict(),
+        model.denoiser.network.state_dict(),
+    )
+    assert all(torch.equal(own[name], given[name]) for name in given)
+    assert {name.split(".")[0] for name in own.keys() - given.keys()} == {"latent_film"}
+    assert same(own, new_student(model, config, recipe, 1).network.state_dict())
+    other = small_recipe(teacher, seed=1)
+    assert not same(own, new_student(model, config, other, 1).network.state_dict())
+
+
+def test_a_mixture_teacher_keeps_its_own_latent(tmp_path: Path) -> None:
+    folder = make_teacher(tmp_path / "mixture", "tiny-digits-student", LatentConfig(inject="token"))
+    model, recipe = load_folder(folder), small_recipe(folder)
+    config = student_config(model, recipe, 1)
+    assert config.latent == LatentConfig(inject="token")
+    assert same(
+        new_student(model, config, recipe, 1).network.state_dict(), model.denoiser.network.state_dict()
+    )
+
+
+def test_accumulation_gives_the_same_losses(teacher: Path, tmp_path: Path) -> None:
+    for size in (4, 1):
+        recipe = small_recipe(teacher, training__micro_batch=size)
+        distill(recipe, tmp_path / f"micro-{size}", Options(dtype=torch.float64))
+    pairs = zip(losses(tmp_path / "micro-4"), losses(tmp_path / "micro-1"), strict=True)
+    assert max(abs(one - other) for one, other in pairs) < 1e-9
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"training__precision": "bf16"},
+        {"training__activation_checkpointing": True},
+        {"training__sample_every": 2},
+    ],
+)
+def test_options_of_the_loop_train_and_stay_close(
+    teacher: Path, tmp_path: Path, setting: dict[str, Any]
+) -> None:
+    distill(small_recipe(teacher), tmp_path / "plain", Options())
+    distill(small_recipe(teacher, **setting), tmp_path / "other", Options())
+    exact = "training__precision" not in setting
+    pairs = list(zip(losses(tmp_path / "plain"), losses(tmp_path / "other"), strict=True))
+    assert max(abs(one - other) for one, other in pairs) < (1e-5 if exact else 0.2)
+    if "training__sample_every" in setting:
+        assert len(list((tmp_path / "other" / "samples").glob("*.png"))) == 3
+
+
+def test_without_data_nothing_is_read(teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("di4c_cli.data.source.load_world", lambda name: pytest.fail("data was read"))
+    recipe = small_recipe(
+        teacher, data="teacher", objective__reference="teacher", objective__reference_steps=4
+    )
+    distill(recipe, tmp_path / "run", Options())
+    assert len(losses(tmp_path / "run")) == 6
+
+
+def test_mistakes_write_nothing(teacher: Path, tmp_path: Path) -> None:
+    for values in (
+        {"teacher": "tiny-digit"},
+        {"data": "nowhere"},
+        {"training__batch": 5, "training__micro_batch": 2},
+    ):
+        recipe = small_recipe(**({"teacher": teacher} | values))
+        with pytest.raises(UserError):
+            distill(recipe, tmp_path / "run", Options())
+        assert not (tmp_path / "run").exists()

@@ -1,0 +1,74 @@
+"""What an existing folder means to a command (DESIGN: Runs)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from small_run import small_recipe
+
+from di4c_cli.errors import UserError
+from di4c_cli.training.run_folder import RunFolder, State, default_out
+
+
+def test_new_unfinished_finished(tmp_path: Path) -> None:
+    folder, recipe = RunFolder(tmp_path / "run"), small_recipe("tiny-digits")
+    assert folder.state(recipe) is State.NEW
+    folder.start(recipe)
+    assert folder.state(recipe) is State.UNFINISHED
+    folder.student.mkdir()
+    (folder.student / "config.json").write_text("{}")
+    assert folder.state(recipe) is State.FINISHED
+
+
+def test_another_recipe_is_refused_with_the_difference(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    folder.start(small_recipe("tiny-digits"))
+    other = small_recipe("tiny-digits", objective__alpha__kind="zero", rounds=2)
+    with pytest.raises(
+        UserError, match=r"objective\.alpha\.kind: sigmoid there, zero asked; rounds: 1 there, 2"
+    ):
+        folder.state(other)
+
+
+def test_settings_that_do_not_change_the_student_may_differ(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    folder.start(small_recipe("tiny-digits"))
+    other = small_recipe("tiny-digits", training__checkpoint_every=1, training__keep=5)
+    assert folder.state(other) is State.UNFINISHED
+
+
+@pytest.mark.parametrize("name", ["thesis.txt", "recipe.yaml"])
+def test_a_foreign_folder_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("not: [ours")
+    with pytest.raises(UserError, match="--force"):
+        RunFolder(tmp_path).state(small_recipe("tiny-digits"))
+
+
+def test_force_moves_aside_and_keeps_everything(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    assert folder.move_aside() is None
+    moved = []
+    for text in ("one", "two"):
+        folder.path.mkdir()
+        (folder.path / "note").write_text(text)
+        moved.append(folder.move_aside())
+    assert [(path / "note").read_text() for path in moved if path] == ["one", "two"]
+    assert not folder.path.exists()
+
+
+def test_only_one_command_writes(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    with folder.lock(), pytest.raises(UserError, match="Another di4c"), RunFolder(folder.path).lock():
+        pass
+    with folder.lock():
+        assert folder.state(small_recipe("tiny-digits")) is State.NEW
+
+
+def test_default_names(tmp_path: Path) -> None:
+    (tmp_path / "mine" / "student").mkdir(parents=True)
+    assert default_out("sdtt-7", "sdtt-7", 3) == Path("runs/sdtt-7-sdtt-7-s3")
+    assert default_out("user/model", "ablations/alpha", 0) == Path("runs/user-model-ablations-alpha-s0")
+    assert default_out(str(tmp_path / "mine" / "student"), "tiny-digits", 0) == Path(
+        "runs/mine-tiny-digits-s0"
+    )
