@@ -41,6 +41,7 @@ def _eval(
     device: str,
 ) -> None:
     from di4c_cli.evaluation.order import Order, fulfil
+    from di4c_cli.report.locate import run_of
     from di4c_cli.report.write import write_all
 
     order = Order(
@@ -50,7 +51,7 @@ def _eval(
     say(prepared.announcement())
     with progress("samples", prepared.total) as advance:
         results = prepared.run(advance)
-    written = write_all(results, prepared.out, prepared.main)
+    written = write_all(results, prepared.out, prepared.main, run_of(prepared.out))
     if json:
         emit_json(results.model_dump(mode="json"))
     else:

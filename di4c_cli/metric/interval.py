@@ -99,6 +99,20 @@ def of_splits(value: float, parts: Sequence[float], scaling_bias: bool = False) 
     return Interval(value, se, value - reach, value + reach, "splits", bias)
 
 
+def of_jackknife(value: float, without: Sequence[float]) -> Interval:
+    """A figure with its spread from leaving out one of K groups at a time.
+
+    For figures that change too much with n for splits to stand for the whole (recall: ten times fewer samples
+    have much larger neighbourhoods). About 1.4 times too wide for nearest-neighbour figures.
+    """
+    k = len(without)
+    if k < 5:
+        return Interval(value)
+    se = float(np.sqrt((k - 1) / k * ((np.asarray(without) - np.mean(without)) ** 2).sum()))
+    reach = t_quantile(k - 1) * se
+    return Interval(value, se, value - reach, value + reach, "jackknife")
+
+
 def split_of(index: int, n: int, splits: int = SPLITS) -> int:
     """Which of the consecutive, near-equal splits sample `index` of `n` belongs to."""
     return index * splits // n

@@ -29,6 +29,6 @@ def speed_up(results: Results, metric: str) -> list[str]:
             continue
         mean = math.exp(sum(math.log(max(r, 1e-12)) for r in ratios.values()) / len(ratios))
         each = ", ".join(f"k={k}: {number(ratio)}" for k, ratio in ratios.items())
-        against = "teacher(k)" if factor == 1 else "teacher(2k)"
-        out.append(f"{name}, student(k) / {against}: {each}; geometric mean {number(mean)}.")
+        against = "teacher at k" if factor == 1 else "teacher at 2k"
+        out.append(f"{name}, student at k steps / {against}: {number(mean)} in the geometric mean ({each}).")
     return out

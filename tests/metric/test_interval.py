@@ -7,7 +7,8 @@ import pytest
 from scipy import stats
 
 from di4c_cli.metric.frechet import Moments, frechet
-from di4c_cli.metric.interval import bootstrap_means, of_mean, of_splits, split_of, t_quantile
+from di4c_cli.metric.interval import bootstrap_means, of_jackknife, of_mean, of_splits, split_of, t_quantile
+from di4c_cli.metric.manifold import precision_recall
 
 TRIALS = 400
 
@@ -103,3 +104,28 @@ def test_splits_are_consecutive_and_even() -> None:
     owner = [split_of(i, 103) for i in range(103)]
     assert owner == sorted(owner)
     assert set(np.bincount(owner)) <= {10, 11}
+
+
+def test_jackknife_of_a_mean_is_its_standard_error_and_covers_recall() -> None:
+    generator = np.random.default_rng(4)
+    values = generator.normal(size=(10, 30))
+    without = [np.delete(values, k, 0).mean() for k in range(10)]
+    expected = values.mean(1).std(ddof=1) / np.sqrt(10)
+    assert of_jackknife(values.mean(), without).se == pytest.approx(expected, rel=1e-9)
+
+    reference = generator.normal(size=(150, 6))
+
+    def recall(rows: np.ndarray) -> float:
+        return precision_recall(rows, reference)[1]
+
+    def draw() -> np.ndarray:
+        return generator.normal(0.2, 0.9, size=(150, 6))
+
+    target, hits = float(np.mean([recall(draw()) for _ in range(100)])), 0
+    for _ in range(40):
+        rows = draw()
+        groups = np.array_split(np.arange(150), 10)
+        found = of_jackknife(recall(rows), [recall(np.delete(rows, g, 0)) for g in groups])
+        assert found.low is not None and found.high is not None
+        hits += found.low <= target <= found.high
+    assert hits >= 37

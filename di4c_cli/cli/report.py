@@ -1,0 +1,31 @@
+"""`di4c report`: one self-contained HTML page of a run or an evaluation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from di4c_cli.cli.console import guarded
+
+
+def report(
+    run: Annotated[
+        Path | None,
+        typer.Argument(help="A run, an evaluation folder or a results.json; default: the newest here."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The HTML file; default: report.html beside the results.")
+    ] = None,
+) -> None:
+    """Write the page: figures, samples, latency, training curves, recipe, provenance, and the JSON inside."""
+    guarded(lambda: _report(run, out))
+
+
+def _report(run: Path | None, out: Path | None) -> None:
+    from di4c_cli.report.locate import locate
+    from di4c_cli.report.page import write_page
+
+    place = locate(run)
+    print(write_page(place.results, place.folder, place.run, out))

@@ -1,0 +1,99 @@
+"""Two results against each other: differences with intervals, and plainly which of them are within noise."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from di4c_cli.errors import UserError
+from di4c_cli.evaluation.result import Cell, Figure, Results
+from di4c_cli.metric.interval import normal_quantile
+
+N_DEPENDENT = ("frechet", "recall", "is", "mauve")
+"""Figures whose expectation depends on n; different n make them incomparable."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """B - A of one figure in one cell."""
+
+    row: str
+    column: str
+    metric: str
+    a: float
+    b: float
+    difference: float
+    low: float | None
+    high: float | None
+    verdict: str
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def compare(a: Results, b: Results) -> list[Difference]:
+    """All figures that both results have; refuses results that were not measured alike."""
+    check_alike(a, b)
+    out = []
+    for cell in a.cells:
+        other = b.cell(*cell.key)
+        if other is None:
+            continue
+        out += [
+            _difference(cell, other, metric, figure, other.figures[metric])
+            for metric, figure in cell.figures.items()
+            if metric in other.figures
+        ]
+    if not out:
+        raise UserError("The two results have no cell in common.", "Evaluate both at the same step counts.")
+    return out
+
+
+def check_alike(a: Results, b: Results) -> None:
+    """Same protocol, same instruments: else the numbers are not on one scale."""
+    if a.protocol != b.protocol:
+        raise UserError(
+            f"The results follow different protocols, '{a.protocol}' and '{b.protocol}'.",
+            "Compare results of the same `di4c eval --protocol`.",
+        )
+    for left, right in zip(a.instruments, b.instruments, strict=False):
+        if (left.name, left.digest) != (right.name, right.digest):
+            raise UserError(
+                f"The results were measured by different instruments, {left.name} and {right.name}.",
+                "Evaluate one of them again with the other's.",
+            )
+        if left.reference_digest != right.reference_digest:
+            raise UserError(
+                f"The results have different references, {left.reference} and {right.reference}.",
+                "Evaluate one of them again with the other's --reference.",
+            )
+
+
+def _difference(one: Cell, two: Cell, metric: str, a: Figure, b: Figure) -> Difference:
+    """Independent errors add in squares; a shared seed makes the true interval narrower."""
+    change = b.value - a.value
+    low = high = None
+    if a.interval == b.interval == "exact":
+        low = high = change
+    elif a.se is not None and b.se is not None:
+        reach = normal_quantile() * math.hypot(a.se, b.se)
+        low, high = change - reach, change + reach
+    verdict = _verdict(one, two, metric, b.better, change, low, high)
+    return Difference(one.row, one.column, metric, a.value, b.value, change, low, high, verdict)
+
+
+def _verdict(
+    one: Cell, two: Cell, metric: str, better: str, change: float, low: float | None, high: float | None
+) -> str:
+    if metric in N_DEPENDENT and one.n != two.n:
+        return f"not comparable: n is {one.n} and {two.n}"
+    if change == 0:
+        return "equal"
+    if low is None or high is None:
+        return "no interval"
+    if low <= 0 <= high:
+        return "within noise"
+    if better == "neither":
+        return "different"
+    return "B better" if (change < 0) == (better == "lower") else "B worse"
