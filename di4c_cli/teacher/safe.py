@@ -108,7 +108,7 @@ def read_pickle(path: Path) -> dict[str, Any]:
         _check_archive(path)
     try:
         with torch.serialization.safe_globals([(Ignored, name) for name in INERT]):
-            tree = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
+            tree = _load(path, zipped)
     # a hostile file can make the reader fail in any way; none of them may reach the user as a traceback
     except Exception as error:
         found = re.search(r"GLOBAL (\S+)|function <([^>]+)>", str(error))
@@ -119,6 +119,15 @@ def read_pickle(path: Path) -> dict[str, Any]:
     if not isinstance(tree, dict):
         raise UserError(f"{path.name} holds no checkpoint but a {type(tree).__name__}.", refused)
     return tree
+
+
+def _load(path: Path, zipped: bool) -> Any:
+    # mapped, the optimizer's moments that many files carry are never read; torch maps by name only, and takes
+    # what is called .safetensors for one
+    if zipped and path.suffix != ".safetensors":
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    with path.open("rb") as handle:
+        return torch.load(handle, map_location="cpu", weights_only=True)
 
 
 def _short(error: BaseException) -> str:

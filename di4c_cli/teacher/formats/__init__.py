@@ -12,13 +12,17 @@ FORMATS: tuple[ModuleType, ...] = (own, sdtt, mdlm, sdtt_student, maskgit, tauld
 """In this order: those that need no checkpoint to be opened come first."""
 
 
+class TokenizerOnly(UserError):
+    """The files hold an image tokenizer and no teacher."""
+
+
 def find(source: Source, extra: tuple[ModuleType, ...] = ()) -> ModuleType:
     """The format of a source; `extra` are formats of installed packages."""
     for candidate in (*FORMATS, *extra):
         if candidate.detect(source):
             return candidate
     if vqgan.detect(source):
-        raise UserError(
+        raise TokenizerOnly(
             f"{source.name} is an image tokenizer, not a teacher.",
             "Name it with --vqgan beside a MaskGIT transformer.",
         )

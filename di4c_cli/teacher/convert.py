@@ -1,0 +1,44 @@
+"""Writing what any format holds as a folder of our own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from di4c_cli import __version__, files, student
+from di4c_cli.card import model_card
+from di4c_cli.config import FORMAT
+from di4c_cli.teacher import find, resolve
+from di4c_cli.teacher.bundle import Options
+from di4c_cli.teacher.formats import TokenizerOnly, vqgan
+
+
+def convert(ref: str, target: Path, verbose: bool = False, **options: Any) -> str:
+    """Write the model a reference names to `target`; returns one line about it.
+
+    An image tokenizer alone is written as `vqgan.safetensors` with its settings, for `--vqgan`.
+    """
+    try:
+        model = resolve(ref, verbose, **options)
+    except TokenizerOnly:
+        return _convert_tokenizer(ref, target)
+    model.config.provenance |= {"di4c": __version__, "torch": str(torch.__version__)}
+    student.save_folder(target, model.config, model.denoiser, model_card(model.config), model.codec_file)
+    size = sum(parameter.numel() for parameter in model.denoiser.network.parameters())
+    counts = model.account.counts if model.account is not None else {}
+    told = ", ".join(f"{count} {status}" for status, count in counts.items())
+    network = model.config.network["type"]
+    return f"{model.config.kind} {model.name}: {network}, {size:,} weights; tensors: {told}"
+
+
+def _convert_tokenizer(ref: str, target: Path) -> str:
+    found = vqgan.read(find(ref, Options()))
+    settings = {"di4c": FORMAT, "type": "vqgan", **found.settings}
+    with files.new_folder(target) as part:
+        save_file(found.tensors, part / vqgan.FILE, {"format": "pt"})
+        (part / "config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+    return f"image tokenizer: {found.settings['codes']} codes; tensors: {len(found.tensors)} matched"
