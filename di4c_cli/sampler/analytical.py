@@ -10,12 +10,15 @@ from torch import Tensor
 from di4c_cli.noise import Noise
 from di4c_cli.process import Masked, RowLogProbs, all_rows
 from di4c_cli.sampler.predictor import Predictor
-from di4c_cli.sampler.rows import Draws, RowNoise
+from di4c_cli.sampler.published import published_step
+from di4c_cli.sampler.rows import Draws
 
 
 def analytical_step(ask: Predictor, x_t: Tensor, t: Tensor, s: Tensor, noise: Noise) -> Tensor:
     """x_t `(B, D)` -> x_s ~ p_{s|t}(·|x_t; λ) with a fresh λ, for times t > s `(B,)`; draws from `noise`."""
     if isinstance(ask.process, Masked):
+        if ask.settings.dtype == "float32":
+            return published_step(ask, ask.process, x_t, t, s, noise)
         return _masked_step(ask, ask.process, x_t, t, s, noise)
     return _markov_step(ask, x_t, t, s, noise)
 
@@ -41,16 +44,8 @@ def fill(ask: Predictor, x_t: Tensor, t: Tensor, reveal: Tensor, noise: Noise) -
     b, d = reveal[active].nonzero(as_tuple=True)
     uniform = noise.uniform("value", length)[active[b], d]
     x_s = x_t.clone()
-    x_s[active[b], d] = draws(ask, noise, length, active).values(prediction, b, d, uniform)
+    x_s[active[b], d] = Draws(ask.head_rows, ask.tile == 1).values(prediction, b, d, uniform)
     return x_s
-
-
-def draws(ask: Predictor, noise: Noise, length: int, active: Tensor) -> Draws:
-    """How this predictor's symbols are drawn for the samples `active` (k,) of the batch."""
-    published = None
-    if ask.settings.dtype == "float32":
-        published = RowNoise(noise_of(noise, active.tolist()), length)
-    return Draws(ask.head_rows, ask.tile == 1, published)
 
 
 def noise_of(noise: Noise, picked: Sequence[int]) -> Noise:

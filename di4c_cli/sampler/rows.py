@@ -9,7 +9,7 @@ from torch import Tensor
 
 from di4c_cli.denoiser import Prediction
 from di4c_cli.draw import categorical, gumbel32
-from di4c_cli.noise import Noise
+from di4c_cli.sampler.published import RowNoise
 from di4c_cli.sampler.tiles import chunks
 
 CACHED = 16
@@ -17,40 +17,21 @@ CACHED = 16
 
 
 @dataclass(frozen=True)
-class RowNoise:
-    """Uniforms over all symbols for the 32-bit draw, one stream per (sample, position).
-
-    They are drawn where a symbol is drawn and nowhere else: `(B, D, S)` of them would not fit.
-    """
-
-    noise: Noise
-    length: int
-
-    def uniform(self, b: Tensor, d: Tensor, symbols: int) -> Tensor:
-        """`(n, S)` for rows `(b, d)`."""
-        index = [self.noise.index[i] * self.length + j for i, j in zip(b.tolist(), d.tolist())]
-        return Noise(self.noise.seed, index, self.noise.stream, self.noise.device).uniform("symbol", symbols)
-
-
-@dataclass(frozen=True)
 class Draws:
     """How symbols are drawn from a prediction: in pieces of at most `rows` rows, of one sample if `alone`.
 
-    With `published` the draw is the 32-bit Gumbel arg-max, else the exact inverse CDF.
+    The draw is the exact inverse CDF, or with `gumbel` an arg-max with 32-bit noise.
     """
 
     rows: int = 64
     alone: bool = False
-    published: RowNoise | None = None
+    gumbel: RowNoise | None = None
 
     def values(self, prediction: Prediction, b: Tensor, d: Tensor, uniform: Tensor) -> Tensor:
         """x0 at rows `(b, d)` from uniforms `(n,)` -> `(n,)` long."""
         out = torch.empty_like(b)
         for piece in chunks(b, self.rows, self.alone):
             logits = prediction.logits(b[piece], d[piece])
-            if self.published is not None:
-                out[piece] = self._gumbel(torch.log_softmax(logits.float(), -1), b[piece], d[piece])
-                continue
             for start in range(0, len(logits), CACHED):
                 own = slice(piece.start + start, min(piece.start + start + CACHED, piece.stop))
                 out[own] = categorical(logits[start : start + CACHED], uniform[own])
@@ -64,10 +45,11 @@ class Draws:
         log_p = torch.empty_like(uniform)
         for piece in chunks(b, self.rows, self.alone):
             law = prediction.log_probs(b[piece], d[piece])
-            if self.published is not None:
-                drawn = self._gumbel(law, b[piece], d[piece])[:, None]
-            else:
+            if self.gumbel is None:
                 drawn = categorical(law[:, None].expand(-1, uniform.shape[1], -1), uniform[piece])
+            else:
+                noise = self.gumbel.uniform(b[piece], d[piece], law.shape[-1])
+                drawn = gumbel32(law, noise)[:, None]
             value[piece], log_p[piece] = drawn, law.gather(1, drawn).to(log_p.dtype)
         return value, log_p
 
@@ -77,7 +59,3 @@ class Draws:
         for piece in chunks(b, self.rows, self.alone):
             out[piece] = prediction.logits(b[piece], d[piece]).argmax(-1)
         return out
-
-    def _gumbel(self, law: Tensor, b: Tensor, d: Tensor) -> Tensor:
-        assert self.published is not None
-        return gumbel32(law, self.published.uniform(b, d, law.shape[-1]))

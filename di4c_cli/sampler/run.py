@@ -12,11 +12,13 @@ from di4c_cli.config import SamplingDefaults
 from di4c_cli.denoiser import Denoiser
 from di4c_cli.noise import Noise
 from di4c_cli.process import Markov, Masked
-from di4c_cli.sampler.analytical import analytical_step, draws, last_argmax
+from di4c_cli.sampler.analytical import analytical_step, last_argmax, noise_of
 from di4c_cli.sampler.check import check
 from di4c_cli.sampler.confidence import confidence_step
 from di4c_cli.sampler.grid import gumbel_scale, reveal_counts, times
 from di4c_cli.sampler.predictor import Predictor
+from di4c_cli.sampler.published import RowNoise
+from di4c_cli.sampler.rows import Draws
 from di4c_cli.sampler.settings import Settings, resolve
 from di4c_cli.sampler.tau import corrector_step, tau_step
 
@@ -170,7 +172,8 @@ class Walk:
         value = noise.uniform("value", self.length)[active]
         gumbel = noise.gumbel("order", self.length)[active]
         scale = gumbel_scale(t, self.settings.steps)[active]
-        how = draws(ask, noise, self.length, active)
+        gumbel32 = RowNoise(noise_of(noise, active.tolist()), self.length)
+        how = Draws(ask.head_rows, ask.tile == 1, gumbel32 if self.settings.dtype == "float32" else None)
         x = x.clone()
         x[active] = confidence_step(prediction, x[active], count[active], scale, value, gumbel, how)
         return x
