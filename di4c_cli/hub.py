@@ -6,6 +6,7 @@ mean. Nothing is ever fetched but the files named here, and no code among them i
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Callable
@@ -19,8 +20,12 @@ ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 REVISION = re.compile(r"[A-Za-z0-9][\w./-]{0,199}")
 ATTEMPTS = 3
 PAUSE = 0.5
+TIMEOUT = 10.0
 
 Result = TypeVar("Result")
+
+# read by the client when it is first imported: only what the user named is asked for, nothing is reported
+os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 
 
 @dataclass(frozen=True)
@@ -81,6 +86,9 @@ class Fetcher:
     def _download(self, name: str) -> Path:
         from huggingface_hub import hf_hub_download
 
+        if self.commit is None and not self.offline:
+            self._probe(name)
+
         def call() -> str:
             commit = self.commit or self.branch
             return str(hf_hub_download(self.repo, name, revision=commit, local_files_only=self.offline))
@@ -90,6 +98,21 @@ class Fetcher:
         self.commit = parts[len(parts) - parts[::-1].index("snapshots")]
         self.files.append(path)
         return path
+
+    def _probe(self, name: str) -> None:
+        """Ask once whether the Hub can be reached: the download itself would insist for half a minute.
+
+        If it cannot, what the cache holds is used instead.
+        """
+        from huggingface_hub import get_hf_file_metadata, hf_hub_url
+
+        url = hf_hub_url(self.repo, name, revision=self.branch)
+        try:
+            attempt(lambda: get_hf_file_metadata(url, timeout=TIMEOUT), f"{self.repo}@{self.branch}", name)
+        except Failure:
+            if not is_cached(self.repo, self.branch, [name]):
+                raise
+            self.offline = True
 
     def snapshot(self) -> Snapshot:
         """What has been fetched so far."""
@@ -101,6 +124,26 @@ def is_cached(repo: str, revision: str, names: list[str]) -> bool:
     from huggingface_hub import try_to_load_from_cache
 
     return any(isinstance(try_to_load_from_cache(repo, name, revision=revision), str) for name in names)
+
+
+def upload(
+    repo: str, files: dict[str, Path | bytes], private: bool, revision: str | None, message: str
+) -> str:
+    """Put files into a repository in one commit, created with the branch if need be; the commit's address."""
+    from huggingface_hub import CommitOperationAdd, HfApi
+
+    branch = None if revision is None else check_revision(revision)
+
+    def call() -> str:
+        api = HfApi()
+        api.create_repo(repo, private=private or None, exist_ok=True)
+        if branch is not None:
+            api.create_branch(repo, branch=branch, exist_ok=True)
+        added = [CommitOperationAdd(name, str(f) if isinstance(f, Path) else f) for name, f in files.items()]
+        commit = api.create_commit(repo, added, commit_message=message, revision=branch)
+        return str(commit.commit_url)
+
+    return attempt(call, repo)
 
 
 def endpoint() -> str:
@@ -127,9 +170,10 @@ def attempt(call: Callable[[], Result], what: str, name: str = "") -> Result:
 
 
 def _passing(error: BaseException) -> bool:
-    """Faults that may be gone at the next try: a server error, a download cut short."""
+    """Faults that may be gone at the next try: a busy or failing server, a download cut short."""
     status = getattr(getattr(error, "response", None), "status_code", None)
-    return status in (500, 502, 503, 504) or "Consistency check failed" in str(error)
+    cut = type(error).__name__ in ("ReadError", "ReadTimeout", "RemoteProtocolError")
+    return cut or status in (429, 500, 502, 503, 504) or "Consistency check failed" in str(error)
 
 
 def explain(error: BaseException, what: str, name: str = "") -> Di4cError:
@@ -152,6 +196,7 @@ def explain(error: BaseException, what: str, name: str = "") -> Di4cError:
             UserError(f"The Hub has no revision {what}.", "Check what stands after the @."),
         ),
         (errors.LocalEntryNotFoundError, _unreached(error, file)),
+        (errors.LocalTokenNotFoundError, UserError(f"Writing to {what} needs a token.", "Set HF_TOKEN.")),
         (errors.EntryNotFoundError, UserError(f"The Hub has no file {file}.", "Check the repository.")),
         (
             errors.HFValidationError,

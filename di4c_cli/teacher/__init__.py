@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 from di4c_cli import hub
 from di4c_cli.errors import UserError
 from di4c_cli.teacher import plugins, registry
+from di4c_cli.teacher.options import Options
 
 if TYPE_CHECKING:
     from di4c_cli.model import Model
-    from di4c_cli.teacher.bundle import Bundle, Options
+    from di4c_cli.teacher.bundle import Bundle
     from di4c_cli.teacher.formats.vqgan import Tokenizer
     from di4c_cli.teacher.source import Source
 
@@ -31,8 +32,6 @@ def resolve(ref: str, verbose: bool = False, **options: Any) -> Model:
 
 def read(ref: str, **options: Any) -> Bundle:
     """What a reference names, before its network is built."""
-    from di4c_cli.teacher.bundle import Options
-
     known = Options.__dataclass_fields__
     for name in options:
         if name not in known:
@@ -69,7 +68,6 @@ def recipe_of(ref: str) -> str:
     """The recipe for what is no name of the registry: that of its own history, or of its format."""
     from di4c_cli import recipe_file
     from di4c_cli.teacher import formats
-    from di4c_cli.teacher.bundle import Options
 
     hint = "Name one with --recipe; `di4c recipes` lists them."
     if ref in plugins.points():
@@ -105,23 +103,23 @@ def _at(path: Path, name: str | None = None) -> Source:
 
 
 def _fetch_entry(entry: registry.Entry, revision: str | None, options: Options) -> Source:
-    from di4c_cli.teacher.source import Source
-
     fetcher = hub.Fetcher(str(entry.repo), revision or entry.revision, options.offline)
     for choices in entry.choices:
         fetcher.get(*choices)
     snapshot = fetcher.snapshot()
+    from di4c_cli.teacher.source import Source  # after the fetching: its failures need not wait for torch
+
     return Source(entry.name, snapshot.files, {**snapshot.origin, "licence": entry.licence})
 
 
 def _fetch_id(repo: str, revision: str | None, options: Options) -> Source:
     """A repository in our own or a foreign layout: configuration, weights, the codec's file if any."""
-    from di4c_cli import student
+    fetcher = hub.Fetcher(repo, revision, options.offline)
+    config = fetcher.get("config.json")
+    from di4c_cli import student  # after the first fetching: its failures need not wait for torch
     from di4c_cli.teacher.formats import own
     from di4c_cli.teacher.source import Source
 
-    fetcher = hub.Fetcher(repo, revision, options.offline)
-    config = fetcher.get("config.json")
     source = Source(repo.partition("/")[2], fetcher.files)
     if own.detect(source):
         file = student.read_config(config.parent).codec.get("file")
@@ -158,7 +156,6 @@ def _read_source(source: Source, options: Options) -> Bundle:
 
 def _tokenizer(ref: str) -> Tokenizer:
     """The VQGAN at a path, or the one that a teacher of the registry comes with."""
-    from di4c_cli.teacher.bundle import Options
     from di4c_cli.teacher.formats import vqgan
 
     return vqgan.read(find(ref, Options()))

@@ -3,39 +3,47 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors.torch import save_file
-
-from di4c_cli import __version__, files, student
-from di4c_cli.card import model_card
+from di4c_cli import __version__, files
 from di4c_cli.config import FORMAT
-from di4c_cli.teacher import find, resolve
-from di4c_cli.teacher.bundle import Options
-from di4c_cli.teacher.formats import TokenizerOnly, vqgan
+from di4c_cli.teacher import find, read
+from di4c_cli.teacher.options import Options, TokenizerOnly
 
 
 def convert(ref: str, target: Path, verbose: bool = False, **options: Any) -> str:
-    """Write the model a reference names to `target`; returns one line about it.
+    """Write the model a reference names to `target`; returns one line about it, `verbose` prints the account.
 
     An image tokenizer alone is written as `vqgan.safetensors` with its settings, for `--vqgan`.
     """
     try:
-        model = resolve(ref, verbose, **options)
+        bundle = read(ref, **options)
     except TokenizerOnly:
         return _convert_tokenizer(ref, target)
+    import torch  # after the reading: a failed download need not wait for torch
+
+    from di4c_cli import student
+    from di4c_cli.card import model_card
+
+    model = bundle.model()
     model.config.provenance |= {"di4c": __version__, "torch": str(torch.__version__)}
     student.save_folder(target, model.config, model.denoiser, model_card(model.config), model.codec_file)
+    assert model.account is not None
+    if verbose:
+        print("\n".join(model.account.lines()), file=sys.stderr)
     size = sum(parameter.numel() for parameter in model.denoiser.network.parameters())
-    counts = model.account.counts if model.account is not None else {}
-    told = ", ".join(f"{count} {status}" for status, count in counts.items())
+    told = ", ".join(f"{count} {status}" for status, count in model.account.counts.items())
     network = model.config.network["type"]
     return f"{model.config.kind} {model.name}: {network}, {size:,} weights; tensors: {told}"
 
 
 def _convert_tokenizer(ref: str, target: Path) -> str:
+    from safetensors.torch import save_file
+
+    from di4c_cli.teacher.formats import vqgan
+
     found = vqgan.read(find(ref, Options()))
     settings = {"di4c": FORMAT, "type": "vqgan", **found.settings}
     with files.new_folder(target) as part:

@@ -6,14 +6,11 @@ from types import ModuleType
 
 from di4c_cli.errors import UserError
 from di4c_cli.teacher.formats import maskgit, mdlm, own, sdtt, sdtt_student, tauldr, vqgan
+from di4c_cli.teacher.options import TokenizerOnly
 from di4c_cli.teacher.source import Source
 
 FORMATS: tuple[ModuleType, ...] = (own, sdtt, mdlm, sdtt_student, maskgit, tauldr)
 """In this order: those that need no checkpoint to be opened come first."""
-
-
-class TokenizerOnly(UserError):
-    """The files hold an image tokenizer and no teacher."""
 
 
 def find(source: Source, extra: tuple[ModuleType, ...] = ()) -> ModuleType:

@@ -1,0 +1,29 @@
+"""`di4c push`: a run's student, or any model folder, to the Hub."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from di4c_cli.cli.console import guarded, say
+
+
+def push(
+    source: Annotated[Path, typer.Argument(help="A run or a model folder.")],
+    repo: Annotated[str, typer.Argument(help="user/name on the Hub; created if it does not exist.")],
+    private: Annotated[
+        bool, typer.Option("--private", help="Create the repository as a private one.")
+    ] = False,
+    revision: Annotated[str | None, typer.Option(help="Branch to write to; created if need be.")] = None,
+) -> None:
+    """Upload a student with its card; `di4c_cli.load("user/name")` brings it back. Needs HF_TOKEN."""
+    guarded(lambda: _push(source, repo, private, revision))
+
+
+def _push(source: Path, repo: str, private: bool, revision: str | None) -> None:
+    from di4c_cli.publish import publish
+
+    print(publish(source, repo, private, revision))
+    say(f"  di4c sample --student {repo}{'@' + revision if revision else ''}")

@@ -1,0 +1,188 @@
+"""Teachers from the Hub: fetched once, from one commit; every way a Hub can fail is one sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import BRANCH, GOLDEN, Run, leftovers
+from standin import Fault, StandIn
+
+from di4c_cli import hub as client
+from di4c_cli import load
+from di4c_cli.errors import Di4cError, Failure, UserError
+
+X = torch.full((2, 24), 97)
+
+
+def test_a_name_is_fetched_once_and_records_its_commit(hub: StandIn, here: Path) -> None:
+    model = load("sdtt-7")
+    history = model.config.provenance
+    commit = hub.repositories["jdeschena/sdtt"].branches[BRANCH]
+    assert (history["repo"], history["branch"], history["revision"]) == ("jdeschena/sdtt", BRANCH, commit)
+    assert model.name == "sdtt-7" and history["licence"] == "apache-2.0"
+    assert len(hub.asked("GET", "/resolve/")) == 2
+    again = load("sdtt-7")
+    assert len(hub.asked("GET", "/resolve/")) == 2, "the second time nothing is downloaded"
+    local = load(str(GOLDEN / "sdtt"))
+    assert torch.equal(model.log_probs(X, 1.0), local.log_probs(X, 1.0))
+    assert torch.equal(again.log_probs(X, 1.0), local.log_probs(X, 1.0))
+
+
+def test_only_the_named_files_are_asked_for(hub: StandIn, here: Path, sdtt: dict[str, Path]) -> None:
+    hub.add("some/model", {**sdtt, "modeling.py": b"raise SystemExit('executed')", "extra.bin": b"x"})
+    load("some/model")
+    asked = {path for _, path, _ in hub.requests}
+    assert not any(name in path for path in asked for name in ("modeling.py", "extra.bin", "/api/"))
+
+
+def test_any_revision(hub: StandIn, here: Path, sdtt: dict[str, Path]) -> None:
+    first = hub.add("some/model", dict(sdtt), "refs/tagged")
+    assert load("some/model@refs/tagged").config.provenance["revision"] == first
+    assert load(f"some/model@{first}").config.provenance["revision"] == first
+    with pytest.raises(UserError, match="no revision some/model@main"):
+        load("some/model")
+
+
+def test_what_is_cached_works_offline(hub: StandIn, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    load("sdtt-7")
+    asked = len(hub.requests)
+    assert torch.isfinite(load("sdtt-7", offline=True).log_probs(X, 1.0)).all()
+    assert len(hub.requests) == asked
+    hub.faults.append(Fault("/", "503"))
+    load("sdtt-7")
+    with pytest.raises(Failure, match="offline mode is on and it is not in the cache"):
+        load("sdtt-6", offline=True)
+
+
+def test_maskgit_by_name_with_its_tokenizer(hub: StandIn, here: Path) -> None:
+    """The transformer's file has had two names; the VQGAN comes along."""
+    hub.add(
+        "llvictorll/Maskgit-pytorch",
+        {
+            "pretrained_maskgit/MaskGIT/MaskGIT_ImageNet_256_FID_6_80.pth": GOLDEN
+            / "maskgit/MaskGIT_ImageNet_256.pth",
+            "pretrained_maskgit/VQGAN/last.ckpt": GOLDEN / "vqgan" / "last.ckpt",
+            "pretrained_maskgit/VQGAN/model.yaml": GOLDEN / "vqgan" / "model.yaml",
+        },
+    )
+    model = load("maskgit-256", heads=4)
+    assert model.config.labels == 7 and model.decode(torch.zeros(1, 16, dtype=torch.long)).shape == (
+        1,
+        16,
+        16,
+        3,
+    )
+
+
+FAULTS: list[tuple[str, Fault, type[Di4cError], str]] = [
+    ("401", Fault("/resolve/", "401"), UserError, "no repository|refuses access"),
+    ("gated", Fault("/resolve/", "403", code="GatedRepo"), UserError, "gated"),
+    ("403", Fault("/resolve/", "403"), UserError, "refuses access"),
+    (
+        "no repository",
+        Fault("/resolve/", "404", code="RepoNotFound"),
+        UserError,
+        "no repository jdeschena/sdtt",
+    ),
+    ("no revision", Fault("/resolve/", "404", code="RevisionNotFound"), UserError, "no revision"),
+    ("no file", Fault("/resolve/", "404", code="EntryNotFound"), UserError, "no file config.json"),
+    ("429", Fault("/resolve/", "429"), Failure, "too many requests"),
+    ("500", Fault("/resolve/", "500"), Failure, "error .500"),
+    ("wrong size", Fault("model.safetensors", "short", method="GET"), Failure, "arrived incomplete"),
+    ("500 on the file", Fault("model.safetensors", "500", method="GET"), Failure, "error .500"),
+    ("garbage", Fault("model.safetensors", "garbage", method="GET"), UserError, "no model in a format"),
+]
+
+
+@pytest.mark.parametrize(("name", "fault", "kind", "told"), FAULTS, ids=[case[0] for case in FAULTS])
+def test_lasting_faults(
+    hub: StandIn,
+    here: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    fault: Fault,
+    kind: type[Di4cError],
+    told: str,
+) -> None:
+    monkeypatch.setattr(client, "PAUSE", 0.01)
+    hub.faults.append(Fault(**vars(fault)))
+    with pytest.raises(kind, match=told) as caught:
+        load("sdtt-7")
+    assert "\n" not in str(caught.value) and caught.value.hint
+    assert leftovers(here) == []
+    hub.faults.clear()
+    if name != "garbage":  # a file that arrived whole stays in the client's cache, whatever it holds
+        assert torch.isfinite(load("sdtt-7").log_probs(X, 1.0)).all()
+
+
+PASSING = [
+    Fault("/resolve/", "500", times=1),
+    Fault("/resolve/", "503", times=2),
+    Fault("/resolve/", "429", times=1),
+    Fault("model.safetensors", "500", times=1, method="GET"),
+    Fault("model.safetensors", "short", times=1, method="GET"),
+    Fault("model.safetensors", "slow", times=1, method="GET"),
+]
+
+
+@pytest.mark.parametrize("fault", PASSING, ids=[f"{fault.kind} x{fault.times}" for fault in PASSING])
+def test_passing_faults(hub: StandIn, here: Path, monkeypatch: pytest.MonkeyPatch, fault: Fault) -> None:
+    monkeypatch.setattr(client, "PAUSE", 0.01)
+    hub.faults.append(Fault(**vars(fault)))
+    model = load("sdtt-7")
+    assert torch.equal(model.log_probs(X, 1.0), load(str(GOLDEN / "sdtt")).log_probs(X, 1.0))
+
+
+def test_a_cut_download_is_resumed(hub: StandIn, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 2**14)  # the default is larger than the whole file
+    hub.faults.append(Fault("model.safetensors", "cut", times=1, method="GET"))
+    model = load("sdtt-7")
+    ranges = hub.asked("GET", "model.safetensors")
+    half = (GOLDEN / "sdtt" / "model.safetensors").stat().st_size // 2
+    assert ranges[0] == "" and ranges[1].startswith("bytes=") and int(ranges[1][6:-1]) in range(1, half + 1)
+    assert torch.equal(model.log_probs(X, 1.0), load(str(GOLDEN / "sdtt")).log_probs(X, 1.0))
+
+
+def test_a_private_repository_needs_the_token(
+    hub: StandIn, here: Path, sdtt: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.add("me/secret", dict(sdtt))
+    hub.repositories["me/secret"].private = True
+    load("me/secret")
+    hub.add("me/other", dict(sdtt))
+    hub.repositories["me/other"].private = True
+    monkeypatch.delenv("HF_TOKEN")
+    with pytest.raises(UserError, match="HF_TOKEN"):
+        load("me/other")
+
+
+def test_a_codec_file_cannot_lead_elsewhere(hub: StandIn, here: Path, tmp_path: Path) -> None:
+    """`config.json` of a stranger names a file outside its repository."""
+    import json
+
+    from di4c_cli.teacher.convert import convert
+
+    convert(str(GOLDEN / "sdtt"), tmp_path / "out")
+    tree = json.loads((tmp_path / "out" / "config.json").read_text())
+    tree["codec"] = {"type": "text", "file": "../../../../etc/passwd"}
+    weights = tmp_path / "out" / "model.safetensors"
+    hub.add("evil/model", {"config.json": json.dumps(tree).encode(), "model.safetensors": weights})
+    with pytest.raises(UserError, match="not a plain name"):
+        load("evil/model")
+
+
+def test_no_network_at_all(run: Run, tmp_path: Path) -> None:
+    """One sentence: what could not be reached, and what works; fast, and nothing in the cache."""
+    done = run("convert", "sdtt-7", "out", HF_ENDPOINT="http://127.0.0.1:9")
+    assert done.returncode == 1 and done.stdout == ""
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert "jdeschena/sdtt@baselines_kld_step_70000" in done.stderr and "tiny-digits" in done.stderr
+    assert not (tmp_path / "out").exists()
+    cache = tmp_path / "home"
+    assert not cache.exists() or not [path for path in cache.rglob("*") if path.is_file()]
+    offline = run("convert", "sdtt-7", "out", HF_HUB_OFFLINE="1")
+    assert offline.returncode == 1 and "offline mode is on" in offline.stderr

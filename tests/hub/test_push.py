@@ -1,0 +1,136 @@
+"""Students on the Hub: uploaded in one commit, and back as the same model, bit for bit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from conftest import GOLDEN, Run
+from safetensors import safe_open
+from safetensors.torch import load_file
+from standin import Fault, StandIn
+
+from di4c_cli import hub as client
+from di4c_cli import load
+from di4c_cli.errors import Failure, UserError
+from di4c_cli.publish import publish
+from di4c_cli.teacher.convert import convert
+
+STUDENTS = {
+    "text": ("sdtt_di4c_student", {}),
+    "pixels": ("tauldr/di4c_student", {}),
+    "codes": ("maskgit_di4c_student", {"heads": 4, "vqgan": str(GOLDEN / "vqgan")}),
+}
+
+
+def outputs(model: object) -> torch.Tensor:
+    denoiser = model.denoiser  # type: ignore[attr-defined]
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randint(0, denoiser.process.states, (2, denoiser.length), generator=generator)
+    return model.log_probs(x, 0.7, seed=5)  # type: ignore[attr-defined, no-any-return]
+
+
+@pytest.mark.parametrize("world", STUDENTS)
+def test_push_and_load_give_the_same_bits(hub: StandIn, here: Path, tmp_path: Path, world: str) -> None:
+    path, options = STUDENTS[world]
+    convert(str(GOLDEN / path), tmp_path / "run" / "student", **options)
+    original = load(str(tmp_path / "run"))
+    publish(tmp_path / "run", f"me/{world}")
+    back = load(f"me/{world}")
+    assert torch.equal(outputs(original), outputs(back))
+    assert back.config.kind == "student" and back.config.latent == original.config.latent
+    found = back.config.provenance["loaded_from"]
+    assert found["repo"] == f"me/{world}" and found["revision"] in hub.repositories[f"me/{world}"].commits
+    if world == "codes":
+        codes = torch.arange(16)[None]
+        assert (back.decode(codes) == original.decode(codes)).all()
+    x = back.sample(2, steps=2, seed=1)
+    assert torch.equal(x, original.sample(2, steps=2, seed=1))
+
+
+def test_what_is_uploaded(hub: StandIn, here: Path, tmp_path: Path) -> None:
+    convert(str(GOLDEN / "sdtt_di4c_student"), tmp_path / "out")
+    (tmp_path / "out" / "notes.txt").write_text("private")
+    publish(tmp_path / "out", "me/model", private=True, revision="v1")
+    repository = hub.repositories["me/model"]
+    files = repository.commits[repository.branches["v1"]]
+    assert set(files) == {".gitattributes", "config.json", "model.safetensors", "README.md"}
+    assert repository.private and repository.branches["main"] != repository.branches["v1"]
+    card = files["README.md"].decode()
+    header = yaml.safe_load(card.split("---")[1])
+    assert header["library_name"] == "di4c" and header["pipeline_tag"] == "text-generation"
+    assert "di4c sample --student me/model" in card
+    weights = tmp_path / "weights"
+    weights.write_bytes(files["model.safetensors"])
+    with safe_open(weights, framework="pt") as file:
+        assert file.metadata()["di4c"] == "1" and file.metadata()["kind"] == "student"
+    assert load("me/model@v1").config.kind == "student"
+
+
+def test_an_edited_card_is_kept(hub: StandIn, here: Path, tmp_path: Path) -> None:
+    convert(str(GOLDEN / "sdtt"), tmp_path / "out")
+    (tmp_path / "out" / "README.md").write_text("# my own words\n")
+    publish(tmp_path / "out", "me/model")
+    repository = hub.repositories["me/model"]
+    assert repository.commits[repository.branches["main"]]["README.md"] == b"# my own words\n"
+
+
+def test_figures_of_an_evaluation_reach_the_card(hub: StandIn, here: Path, tmp_path: Path) -> None:
+    convert(str(GOLDEN / "sdtt_di4c_student"), tmp_path / "run" / "student")
+    cell = {"row": "student", "steps": 4, "n": 10, "seed": 0, "figures": {"perplexity": {"value": 12.5}}}
+    results = {"models": [{"row": "student", "kind": "student"}], "cells": [cell]}
+    (tmp_path / "run" / "eval").mkdir()
+    (tmp_path / "run" / "eval" / "results.json").write_text(json.dumps(results))
+    publish(tmp_path / "run", "me/model")
+    repository = hub.repositories["me/model"]
+    card = repository.commits[repository.branches["main"]]["README.md"].decode()
+    header = yaml.safe_load(card.split("---")[1])
+    (figure,) = header["model-index"][0]["results"][0]["metrics"]
+    assert header["metrics"] == ["perplexity"] and figure["value"] == 12.5 and "4 steps" in figure["name"]
+
+
+def test_pushing_again_adds_a_commit(hub: StandIn, here: Path, tmp_path: Path) -> None:
+    convert(str(GOLDEN / "sdtt"), tmp_path / "out")
+    first, second = publish(tmp_path / "out", "me/model"), publish(tmp_path / "out", "me/model")
+    assert first != second and len(hub.repositories["me/model"].commits) == 3
+
+
+def test_a_link_is_not_published(hub: StandIn, here: Path, tmp_path: Path) -> None:
+    convert(str(GOLDEN / "sdtt"), tmp_path / "out")
+    secret = tmp_path / "secret"
+    secret.write_text("key")
+    (tmp_path / "out" / "README.md").unlink()
+    (tmp_path / "out" / "README.md").symlink_to(secret)
+    with pytest.raises(UserError, match="not a file of the model folder"):
+        publish(tmp_path / "out", "me/model")
+    assert "me/model" not in hub.repositories
+
+
+def test_refusals(hub: StandIn, here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "PAUSE", 0.01)
+    convert(str(GOLDEN / "sdtt"), tmp_path / "out")
+    with pytest.raises(UserError, match="not a Hub id"):
+        publish(tmp_path / "out", "model")
+    with pytest.raises(UserError, match="neither a run nor a model folder"):
+        publish(tmp_path, "me/model")
+    hub.faults.append(Fault("/api/repos/create", "403"))
+    with pytest.raises(UserError, match="refuses access"):
+        publish(tmp_path / "out", "me/model")
+    hub.faults[:] = [Fault("/commit/", "400")]
+    with pytest.raises(Failure, match="error"):
+        publish(tmp_path / "out", "me/model")
+
+
+def test_the_commands(run: Run, hub: StandIn, tmp_path: Path) -> None:
+    """Pull, push and pull back as a user would, each in a process of its own."""
+    pulled = run("convert", "sdtt-7", "out", "--verbose")
+    assert pulled.returncode == 0 and "31 tensors: 31 renamed." in pulled.stderr
+    pushed = run("push", "out", "me/model", "--private")
+    assert pushed.returncode == 0 and pushed.stdout.startswith(f"{hub.url}/me/model/commit/")
+    back = run("convert", "me/model", "back")
+    assert back.returncode == 0 and "31 matched" in back.stderr
+    first, second = (load_file(tmp_path / name / "model.safetensors") for name in ("out", "back"))
+    assert first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
