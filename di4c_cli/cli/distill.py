@@ -84,7 +84,8 @@ def _launch(config: str | None, processes: int | None, device: str | None) -> in
     from di4c_cli.training.processes import check_device, on_cpu
 
     check_device(device)
-    return launch(processes or 1, sys.argv[1:], on_cpu(device))
+    command = [sys.executable, "-m", "di4c_cli", *sys.argv[1:]]
+    return launch(processes or 1, command, on_cpu(device))
 
 
 def resolve(

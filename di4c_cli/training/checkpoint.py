@@ -17,19 +17,11 @@ from accelerate.utils import broadcast_object_list
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_model_state_dict,
-    get_optimizer_state_dict,
-    set_model_state_dict,
-    set_optimizer_state_dict,
-)
 
 from di4c_cli import files
 from di4c_cli.errors import Failure
 from di4c_cli.training.ema import Ema
-
-PREFIX = "step-"
+from di4c_cli.training.run_folder import PREFIX, checkpoint_folders
 
 
 @dataclass
@@ -63,30 +55,45 @@ class Trained:
         """DeepSpeed keeps weights and optimizer to itself and writes them its own way."""
         return bool(self.accelerator.distributed_type == DistributedType.DEEPSPEED)
 
+    @property
+    def sharded(self) -> bool:
+        """Under FSDP no process has all weights."""
+        return bool(self.accelerator.distributed_type == DistributedType.FSDP)
 
-def folders(root: Path) -> list[Path]:
-    """Complete checkpoints, oldest first."""
-    found = [path for path in root.glob(f"{PREFIX}*") if (path / "state.json").is_file()]
-    return sorted(found, key=lambda path: int(path.name.removeprefix(PREFIX)))
+    def states(self) -> tuple[dict[str, Any], Any]:
+        """Whole weights and optimizer state; the number of processes leaves no trace in them."""
+        if not self.sharded:
+            return self.accelerator.unwrap_model(self.module).state_dict(), self.inner_optimizer.state_dict()
+        from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict
 
+        options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+        weights, optimizer = get_state_dict(self.module, self.inner_optimizer, options=options)
+        return dict(weights), optimizer
 
-def clean(root: Path) -> None:
-    """Remove what a killed process left half written."""
-    for path in [*root.glob(".*.part"), *root.glob(".*.old")]:
-        shutil.rmtree(path, ignore_errors=True)
+    def load_states(self, weights: dict[str, Any], optimizer: Any) -> None:
+        """Put them back, onto whatever shards there are."""
+        if not self.sharded:
+            self.accelerator.unwrap_model(self.module).load_state_dict(weights)
+            self.inner_optimizer.load_state_dict(optimizer)
+            return
+        from torch.distributed.checkpoint.state_dict import StateDictOptions, set_state_dict
+
+        options = StateDictOptions(full_state_dict=True)
+        set_state_dict(
+            self.module,
+            self.inner_optimizer,
+            model_state_dict=weights,
+            optim_state_dict=optimizer,
+            options=options,
+        )
 
 
 def save(root: Path, progress: Progress, trained: Trained, keep: int) -> Path:
     """Write a checkpoint and drop all but the last `keep`. Every process must call this."""
     target = root / f"{PREFIX}{progress.step:08d}"
     accelerator = trained.accelerator
-    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
     average = trained.ema.tensors()
-    weights: dict[str, Any] = {}
-    optimizer: Any = {}
-    if not trained.by_engine:
-        weights = dict(get_model_state_dict(trained.module, options=options))
-        optimizer = get_optimizer_state_dict(trained.module, trained.inner_optimizer, options=options)
+    weights, optimizer = ({}, {}) if trained.by_engine else trained.states()
     with _shared_folder(target, accelerator) as part:
         if trained.by_engine:
             accelerator.save_state(str(part))
@@ -101,7 +108,7 @@ def save(root: Path, progress: Progress, trained: Trained, keep: int) -> Path:
             state = asdict(progress) | {"ema_updates": trained.ema.updates}
             (part / "state.json").write_text(json.dumps(state) + "\n")
     if accelerator.is_main_process:
-        for old in folders(root)[:-keep]:
+        for old in checkpoint_folders(root)[:-keep]:
             shutil.rmtree(old, ignore_errors=True)
     return target
 
@@ -158,10 +165,7 @@ def load(folder: Path, trained: Trained) -> Progress:
 
 
 def _load_plain(folder: Path, trained: Trained) -> None:
-    options = StateDictOptions(full_state_dict=True)
     saved = torch.load(folder / "optimizer.pt", map_location="cpu", weights_only=True)
-    weights: dict[str, Any] = dict(load_file(folder / "model.safetensors"))
-    set_model_state_dict(trained.module, weights, options=options)
-    set_optimizer_state_dict(trained.module, trained.inner_optimizer, saved["optimizer"], options=options)
+    trained.load_states(load_file(folder / "model.safetensors"), saved["optimizer"])
     if trained.accelerator.scaler is not None and saved["scaler"] is not None:
         trained.accelerator.scaler.load_state_dict(saved["scaler"])

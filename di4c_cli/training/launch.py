@@ -55,8 +55,8 @@ def launch_with_accelerate(config: Path, processes: int | None, arguments: list[
     return Family([_Child(0, subprocess.Popen(command, env=_environment(), start_new_session=True))]).wait()
 
 
-def launch(processes: int, arguments: list[str], cpu: bool) -> int:
-    """`processes` local processes of the same command; the exit code of the command as a whole."""
+def launch(processes: int, command: list[str], cpu: bool) -> int:
+    """`processes` local processes of one command; the exit code of all of them together."""
     port, children = _free_port(), []
     threads = str(max(1, (os.cpu_count() or 1) // processes))
     for rank in range(processes):
@@ -72,7 +72,6 @@ def launch(processes: int, arguments: list[str], cpu: bool) -> int:
         if cpu:
             environment["ACCELERATE_USE_CPU"] = "true"
         log: IO[bytes] | None = None if rank == 0 else tempfile.TemporaryFile()  # noqa: SIM115
-        command = [sys.executable, "-m", "di4c_cli", *arguments]
         process = subprocess.Popen(command, env=environment, stderr=log, start_new_session=True)
         children.append(_Child(rank, process, log))
     return Family(children).wait()

@@ -22,6 +22,7 @@ from di4c_cli.training.loss_module import LossModule, seed_dropout
 from di4c_cli.training.metrics import MetricsFile, Row, StepFigures, number
 from di4c_cli.training.optimizer import build_optimizer, learning_rate, set_rate
 from di4c_cli.training.plan import make_plan
+from di4c_cli.training.run_folder import checkpoint_folders
 from di4c_cli.training.signals import Stopped, StopRequest
 
 Report = Callable[[Row], None]
@@ -160,7 +161,7 @@ class Round:
         """Why the run gives up, where the last good weights are, what to try."""
         progress, precision = self.progress, self.recipe.training.precision
         first = progress.step - progress.bad_in_a_row + 1
-        kept = checkpoint.folders(self.outside.checkpoints)
+        kept = checkpoint_folders(self.outside.checkpoints)
         where = f"the last good checkpoint is {kept[-1]}" if kept else "no checkpoint was written yet"
         if kept and saved_at >= first:
             where += f", with the weights of step {first - 1}"

@@ -16,8 +16,9 @@ import yaml
 from di4c_cli import files, recipe_file
 from di4c_cli.errors import UserError
 from di4c_cli.recipe import Recipe
-from di4c_cli.training import checkpoint
 
+PREFIX = "step-"
+"""Of checkpoint folders."""
 FREE = {
     "evaluation",
     "summary",
@@ -28,6 +29,12 @@ FREE = {
     "training.trackers",
 }
 """Recipe keys that do not change the student, so a run may go on with other values."""
+
+
+def checkpoint_folders(root: Path) -> list[Path]:
+    """Complete checkpoints, oldest first."""
+    found = [path for path in root.glob(f"{PREFIX}*") if (path / "state.json").is_file()]
+    return sorted(found, key=lambda path: int(path.name.removeprefix(PREFIX)))
 
 
 class State(Enum):
@@ -67,15 +74,14 @@ class RunFolder:
 
     def last_checkpoint(self, number: int) -> Path | None:
         """The newest complete checkpoint of a round."""
-        found = checkpoint.folders(self.checkpoints(number))
+        found = checkpoint_folders(self.checkpoints(number))
         return found[-1] if found else None
 
     def clean(self) -> None:
         """Remove what killed processes left half written; only for the holder of the lock."""
-        checkpoint.clean(self.path)
-        for folder in self.path.glob("round-*"):
-            checkpoint.clean(folder)
-            checkpoint.clean(folder / "checkpoints")
+        for folder in (self.path, *self.path.glob("round-*"), *self.path.glob("round-*/checkpoints")):
+            for path in [*folder.glob(".*.part"), *folder.glob(".*.old")]:
+                shutil.rmtree(path, ignore_errors=True)
 
     def state(self, recipe: Recipe) -> State:
         """New, unfinished or finished; a folder of something else is refused with the difference."""

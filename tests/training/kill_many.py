@@ -3,8 +3,8 @@
     python tests/training/kill_many.py --kills 100
 
 Each life ends at a random moment: while starting, some time after its first step, or at the sight of a
-checkpoint being written. Prints one line a kill and, last, whether the student equals that of an uninterrupted
-run bit for bit.
+checkpoint being written. Prints one line a kill and, last, whether the student equals that of an
+uninterrupted run bit for bit.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from small_run import arguments, make_teacher, run, same, start, weights
+from small_run import arguments, make_teacher, run, same, started, weights
 
 from di4c_cli.training.metrics import read_rows
 
@@ -37,16 +37,12 @@ class Killer:
 
     def one_life(self, kind: str) -> bool:
         """Start, kill at a moment of this kind; false if the run ended before that."""
-        process = start(self.args)
-        try:
+        with started(self.args) as process:
             if not self._wait(process, kind):
                 return False
             self.in_checkpoint += bool(self._half_written())
             process.kill()
             return True
-        finally:
-            process.kill()
-            process.communicate()
 
     def _wait(self, process: subprocess.Popen[str], kind: str) -> bool:
         if kind == "start":

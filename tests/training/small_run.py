@@ -5,15 +5,23 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 from safetensors.torch import load_file
 
 from di4c_cli import recipe_file, student
 from di4c_cli.config import LatentConfig, ModelConfig
 from di4c_cli.recipe import Recipe
+from di4c_cli.training.metrics import read_rows
+
+PATIENCE = 300
+"""Seconds; a busy machine must not fail a test."""
 
 DIGITS = {
     "type": "maskgit",
@@ -66,21 +74,35 @@ def arguments(teacher: Path, out: Path, *more: str, iterations: int = 6) -> list
     ]
 
 
-def start(args: list[str], **options: Any) -> subprocess.Popen[str]:
-    """The real command, in a process of its own."""
+@contextmanager
+def started(args: list[str], **options: Any) -> Iterator[subprocess.Popen[str]]:
+    """The real command in a process of its own; nothing of it is left behind."""
     environment = dict(os.environ) | {"OMP_NUM_THREADS": "1"} | options.pop("env", {})
     command = [sys.executable, "-m", "di4c_cli", *args]
-    return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, **options)
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, **options)
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            for child in psutil.Process(process.pid).children(recursive=True):
+                child.kill()
+            process.kill()
+        process.communicate()
 
 
 def run(args: list[str], **options: Any) -> tuple[int, str]:
     """Exit code and what was said."""
-    process = start(args, **options)
-    try:
-        _, said = process.communicate(timeout=120)
-    finally:
-        process.kill()
+    with started(args, **options) as process:
+        _, said = process.communicate(timeout=PATIENCE)
     return process.returncode, said
+
+
+def wait_for_steps(out: Path, count: int) -> None:
+    """Until a run has written so many rows."""
+    deadline = time.monotonic() + PATIENCE
+    while len(read_rows(out / "metrics.jsonl")) < count:
+        assert time.monotonic() < deadline, "the run made no progress"
+        time.sleep(0.02)
 
 
 def weights(out: Path) -> dict[str, torch.Tensor]:

@@ -1,0 +1,20 @@
+"""A small run in float64, started once or by a launcher: `float64_run.py TEACHER OUT STEPS`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+from small_run import small_recipe
+
+from di4c_cli.training.rounds import Options, distill
+
+
+def main(teacher: str, out: str, steps: str) -> None:
+    recipe = small_recipe(teacher, training__iterations=int(steps), training__checkpoint_every=100)
+    distill(recipe, Path(out), Options(dtype=torch.float64))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

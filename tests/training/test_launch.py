@@ -1,0 +1,94 @@
+"""Two processes are one run: same losses, one death ends both, and the checkpoint survives."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import float64_run
+import psutil
+import pytest
+import torch
+from safetensors.torch import load_file
+from small_run import PATIENCE, arguments, run, small_recipe, started, wait_for_steps, weights
+
+from di4c_cli.errors import UserError
+from di4c_cli.training.launch import launch, preset, presets
+from di4c_cli.training.metrics import read_rows
+from di4c_cli.training.rounds import Options, distill
+
+
+def losses(out: Path) -> list[float]:
+    return [row["loss"] for row in read_rows(out / "metrics.jsonl")]
+
+
+def children(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    """The two processes of a launcher, in order."""
+    deadline = time.monotonic() + PATIENCE
+    while len(found := psutil.Process(process.pid).children()) < 2:
+        assert time.monotonic() < deadline, "the launcher started no processes"
+        time.sleep(0.05)
+    return sorted(found, key=lambda child: int(child.environ()["RANK"]))
+
+
+def test_two_processes_give_the_losses_of_one_in_float64(teacher: Path, tmp_path: Path) -> None:
+    steps = "20"
+    float64_run.main(str(teacher), str(tmp_path / "one"), steps)
+    command = [sys.executable, float64_run.__file__, str(teacher), str(tmp_path / "two"), steps]
+    assert launch(2, command, cpu=True) == 0
+    one, two = losses(tmp_path / "one"), losses(tmp_path / "two")
+    assert len(one) == 20
+    assert max(abs(a - b) for a, b in zip(one, two, strict=True)) < 1e-8
+
+
+def test_one_step_of_two_processes_in_float32(teacher: Path, tmp_path: Path) -> None:
+    distill(small_recipe(teacher, training__iterations=1), tmp_path / "one", Options())
+    code, said = run(arguments(teacher, tmp_path / "two", "--processes", "2", iterations=1))
+    assert code == 0, said
+    assert abs(losses(tmp_path / "one")[0] - losses(tmp_path / "two")[0]) < 1e-5
+    one, two = weights(tmp_path / "one"), weights(tmp_path / "two")
+    assert max(float((one[name] - two[name]).abs().max()) for name in one) < 1e-5
+
+
+def test_a_dead_process_ends_the_run_and_one_process_can_go_on(teacher: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    every = ("--set", "training.checkpoint_every=2")
+    with started(arguments(teacher, out, *every, "--processes", "2", iterations=80)) as process:
+        victim = children(process)[1]
+        wait_for_steps(out, 5)
+        victim.send_signal(signal.SIGKILL)
+        began = time.monotonic()
+        _, said = process.communicate(timeout=PATIENCE)
+    assert time.monotonic() - began < 60
+    assert process.returncode == 1
+    assert "process 2 of 2 was killed by signal 9" in said.strip().splitlines()[-1]
+    newest = sorted((out / "round-1" / "checkpoints").glob("step-*"))[-1]
+    assert load_file(newest / "model.safetensors")
+    assert torch.load(newest / "optimizer.pt", weights_only=True)["optimizer"]["state"]
+    code, said = run(arguments(teacher, out, *every, iterations=80))
+    assert code == 0, said
+    assert [row["step"] for row in read_rows(out / "metrics.jsonl")] == list(range(1, 81))
+
+
+def test_ctrl_c_reaches_both_processes_once(teacher: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    args = arguments(teacher, out, "--processes", "2", iterations=2000)
+    with started(args, start_new_session=True) as process:
+        wait_for_steps(out, 2)
+        os.killpg(process.pid, signal.SIGINT)
+        _, said = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130, said
+    assert "Run the same command again" in said
+    steps = len(read_rows(out / "metrics.jsonl"))
+    assert (out / "round-1" / "checkpoints" / f"step-{steps:08d}" / "state.json").is_file()
+
+
+def test_presets_are_known_by_name() -> None:
+    assert set(presets()) == {"ddp", "fsdp2", "deepspeed-zero2"}
+    assert preset("ddp").is_file()
+    with pytest.raises(UserError, match="Did you mean 'fsdp2'"):
+        preset("fsdp")
