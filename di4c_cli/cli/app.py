@@ -17,7 +17,18 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-COMMANDS = ["compare", "convert", "distill", "eval", "pretrain", "push", "recipes", "report", "teachers"]
+COMMANDS = [
+    "compare",
+    "convert",
+    "distill",
+    "eval",
+    "pretrain",
+    "push",
+    "recipes",
+    "report",
+    "sample",
+    "teachers",
+]
 """Modules of this folder; each has a function of its own name (dashes become underscores)."""
 
 

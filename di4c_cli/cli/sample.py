@@ -1,0 +1,206 @@
+"""`di4c sample`: draw samples; text goes to the terminal, images into a PNG, many of either into shards."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from di4c_cli.cli.console import emit_json, guarded, progress, say
+from di4c_cli.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from di4c_cli.generate.frames import Film
+    from di4c_cli.generate.request import Prepared, Request
+
+MANY = 2000
+"""From this many samples on they go to disk in shards."""
+SUFFIXES = {"image": ".png", "text": ".txt"}
+
+
+def sample(
+    student: Annotated[
+        str | None, typer.Option(help="Student or run folder, Hub id or name [the newest run here].")
+    ] = None,
+    teacher: Annotated[
+        str | None, typer.Option(help="Sample a teacher; with --hybrid, the one who finishes.")
+    ] = None,
+    steps: Annotated[int | None, typer.Option(help="Sampling steps [the model's default].")] = None,
+    n: Annotated[int | None, typer.Option("-n", help="Samples [16 images or 1 text].")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed; sample i of a seed is always the same.")] = 0,
+    label: Annotated[
+        str | None, typer.Option(help="Class: 3, or 0,1,2 in turn, or `all` in turn, or `none`.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="File (.png, .txt) or, for shards, a folder [samples.png].")
+    ] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(min=1, help="Samples at a time; does not change them.")
+    ] = None,
+    sampler: Annotated[
+        str | None, typer.Option(help="analytical, confidence or tau-leaping [the model's].")
+    ] = None,
+    guidance: Annotated[float | None, typer.Option(help="Classifier-free guidance scale.")] = None,
+    temperature: Annotated[float | None, typer.Option(help="Below 1 is duller [1, off].")] = None,
+    top_p: Annotated[float | None, typer.Option(help="Nucleus mass [1, off].")] = None,
+    sample_dtype: Annotated[
+        str, typer.Option(help="float64 is exact; float32 reproduces published draws.")
+    ] = "float64",
+    last: Annotated[str | None, typer.Option(help="Last step: sample or argmax [the model's].")] = None,
+    hybrid: Annotated[int | None, typer.Option(help="The last K steps are the teacher's.")] = None,
+    corrector: Annotated[
+        int | None, typer.Option(help="Corrector steps before each of the last two steps.")
+    ] = None,
+    corrector_step: Annotated[float | None, typer.Option(help="Their size in time [1e-4].")] = None,
+    tile: Annotated[int | None, typer.Option(help="Samples per network call [by length].")] = None,
+    prompt: Annotated[str | None, typer.Option(help="Text that the samples begin with.")] = None,
+    prompt_file: Annotated[Path | None, typer.Option(help="The same from a file.")] = None,
+    infill: Annotated[
+        Path | None, typer.Option(help="A file with [MASK] (or [MASK*N]) at the positions to fill.")
+    ] = None,
+    show_steps: Annotated[
+        bool, typer.Option("--show-steps", help="Watch text appear; for images write a GIF and a strip.")
+    ] = False,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda or mps [cuda if there is one].")] = None,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Draw samples. With no model named: the newest run here, else the embedded tiny-digits student."""
+    options = {
+        "sampler": sampler,
+        "guidance": guidance,
+        "temperature": temperature,
+        "top_p": top_p,
+        "dtype": sample_dtype,
+        "last": last,
+        "hybrid": hybrid,
+        "corrector": corrector,
+        "corrector_step": corrector_step,
+        "tile": tile,
+    }
+
+    def command() -> None:
+        from di4c_cli.generate.request import Request
+
+        asked = Request(student, teacher, steps, n, seed, label, prompt, prompt_file, infill, device, options)
+        _sample(asked, out, batch_size, show_steps, json)
+
+    guarded(command)
+
+
+def _sample(request: Request, out: Path | None, batch_size: int | None, show: bool, json: bool) -> None:
+    from di4c_cli.generate.request import prepare
+
+    prepared = prepare(request, say)
+    text = prepared.model.codec.kind in ("text", "none")
+    sharded = prepared.n >= MANY or (out is not None and not out.suffix)
+    if out is not None and not sharded and out.suffix != SUFFIXES["text" if text else "image"]:
+        raise UserError(
+            f"{out.name} is not a {SUFFIXES['text' if text else 'image']} file.", "Choose another --out."
+        )
+    if sharded and show:
+        raise UserError("--show-steps is for a few samples.", f"Use -n below {MANY} and a file as --out.")
+    say(prepared.sentence())
+    started = time.monotonic()
+    if sharded:
+        result = _to_shards(prepared, out, batch_size)
+    elif text:
+        result = _to_terminal(prepared, out, batch_size, show, json)
+    else:
+        result = _to_picture(prepared, out or Path("samples.png"), batch_size, show)
+    seconds = time.monotonic() - started
+    if json:
+        emit_json({**prepared.facts(), "seconds": round(seconds, 3), **result})
+
+
+def _to_shards(prepared: Prepared, out: Path | None, batch_size: int | None) -> dict[str, Any]:
+    from di4c_cli.generate import shards
+
+    name = prepared.model.name.replace("/", "-")
+    folder = out or Path(f"samples-{name}-{prepared.settings.steps}-s{prepared.seed}")
+    with progress("samples", prepared.n) as advance:
+        manifest = shards.stream(prepared, folder, batch_size, advance)
+    say(f"wrote {folder}: {prepared.n} samples in shards of {manifest['shard']}; {shards.MANIFEST} says how.")
+    return {"out": str(folder), "shard": manifest["shard"]}
+
+
+def _to_terminal(
+    prepared: Prepared, out: Path | None, batch_size: int | None, show: bool, json: bool
+) -> dict[str, Any]:
+    from di4c_cli import files
+
+    if show:
+        texts = _live(prepared)
+    else:
+        with progress("samples", prepared.n) as advance:
+            texts = prepared.model.decode(_batches(prepared, batch_size, advance))
+    sheet = "\n".join((f"--- sample {i}\n" if len(texts) > 1 else "") + line for i, line in enumerate(texts))
+    if out is not None:
+        files.write_text(out, sheet + "\n")
+        say(f"wrote {out}")
+    elif not json:
+        print(sheet, flush=True)
+    return {"samples": texts, "out": None if out is None else str(out)}
+
+
+def _to_picture(prepared: Prepared, out: Path, batch_size: int | None, show: bool) -> dict[str, Any]:
+    from di4c_cli.codec.grid import save_grid
+    from di4c_cli.generate.frames import Film, save_film
+
+    film = Film(16) if show else None
+    with progress("samples", prepared.n) as advance:
+        x = _batches(prepared, batch_size, advance, film)
+    images = prepared.model.decode(x)
+    labels = prepared.labels or []
+    # one column per class, so that a class can be followed down the picture
+    columns = len(labels) if 1 < len(labels) <= 32 and prepared.n > len(labels) else None
+    save_grid(images, out, columns)
+    written = [out]
+    if film is not None:
+        written += save_film(film, prepared.model.codec, prepared.model.denoiser.symbols, out)
+    for path in written:
+        say(f"wrote {path}")
+    return {"out": [str(path) for path in written]}
+
+
+def _batches(prepared: Prepared, batch_size: int | None, advance: Any, film: Film | None = None) -> Tensor:
+    """All samples, with a bar; a film shows the first batch only."""
+    import torch
+
+    size = batch_size or prepared.settings.batch_for(prepared.length)
+    if film is not None:
+        size = max(size, min(film.most, prepared.n))
+    parts = []
+    for first in range(0, prepared.n, size):
+        count = min(size, prepared.n - first)
+        parts.append(prepared.draw(first, count, count, film if first == 0 else None))
+        advance(count)
+    return torch.cat(parts)
+
+
+def _live(prepared: Prepared) -> list[str]:
+    """Text on the terminal while it is being written; plain lines when stderr is not a terminal."""
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    from di4c_cli.generate.frames import holes
+
+    console, codec = Console(stderr=True), prepared.model.codec
+    texts: list[str] = []
+    if not console.is_terminal:
+        for i in range(prepared.n):
+            x = prepared.draw(i, 1, watch=lambda left, t, x: say(f"t={t:.3g}: {holes(codec, x)[0]}"))
+            texts += codec.decode(x)
+        return texts
+    for i in range(prepared.n):
+        with Live(console=console, refresh_per_second=20, transient=True) as live:
+
+            def update(left: int, t: float, x: Tensor, live: Live = live) -> None:
+                live.update(Text(f"[{left} steps left] {holes(codec, x)[0]}"))
+
+            texts += codec.decode(prepared.draw(i, 1, watch=update))
+    return texts

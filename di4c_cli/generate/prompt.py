@@ -1,0 +1,78 @@
+"""Symbols that must appear: a text prefix, or a file with `[MASK]` where the model writes."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from di4c_cli.errors import UserError
+
+if TYPE_CHECKING:
+    from di4c_cli.codec import Codec
+
+MARKER = re.compile(r"\[MASK(?:\*(\d{1,6}))?\]")
+"""`[MASK]` is one free position, `[MASK*12]` stands for twelve."""
+FREE = -1
+
+
+def prefix(codec: Codec, text: str, length: int) -> list[int]:
+    """`length` ids that start with `text`; -1 where the model writes."""
+    ids = encode(codec, text)
+    if len(ids) > length:
+        raise UserError(
+            f"The prompt has {len(ids)} tokens but the model writes {length} in all.", "Shorten the prompt."
+        )
+    return ids + [FREE] * (length - len(ids))
+
+
+def infill(codec: Codec, text: str, length: int, symbols: int) -> list[int]:
+    """All `length` positions of a file: text or, for images, numbers, with markers for the free ones."""
+    ids: list[int] = []
+    for place, part in enumerate(MARKER.split(text)):
+        if place % 2 == 0:
+            ids += encode(codec, part) if codec.kind == "text" else _numbers(part, symbols)
+        else:
+            ids += [FREE] * int(part or 1)
+    if len(ids) != length:
+        raise UserError(
+            f"The infill file has {len(ids)} positions but the model has {length}.",
+            "Add or remove text or [MASK] (or [MASK*N] for N of them).",
+        )
+    return ids
+
+
+def encode(codec: Codec, text: str) -> list[int]:
+    """Text to ids; a symbol that the model cannot write is an error, not a gap."""
+    import torch
+
+    if not text:
+        return []
+    ids = codec.encode(text)
+    back = codec.decode(torch.tensor([ids], dtype=torch.long))[0] if ids else ""
+    if back != text:
+        same = next((i for i, (a, b) in enumerate(zip(text, back)) if a != b), min(len(text), len(back)))
+        wrong = text[same : same + 1] or text[-1]
+        raise UserError(f"The model has no symbol for {wrong!r} in the text.", "Leave it out.")
+    return ids
+
+
+def _numbers(text: str, symbols: int) -> list[int]:
+    ids = []
+    for word in text.split():
+        if not word.isdecimal() or int(word) >= symbols:
+            raise UserError(
+                f"'{word[:20]}' is no symbol of this model.", f"Use 0 to {symbols - 1} or [MASK]."
+            )
+        ids.append(int(word))
+    return ids
+
+
+def read(path: Path) -> str:
+    """A prompt or infill file; the newline that editors add at the end is not part of it."""
+    try:
+        return path.read_text(encoding="utf-8").removesuffix("\n")
+    except FileNotFoundError:
+        raise UserError(f"There is no file {path}.", "Check the path.") from None
+    except (UnicodeDecodeError, IsADirectoryError):
+        raise UserError(f"{path} is not a text file.", "Name a UTF-8 text file.") from None

@@ -1,0 +1,221 @@
+"""What was asked for, checked and loaded: which model, which settings, which labels and given symbols."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from di4c_cli import embedded
+from di4c_cli.errors import UserError
+from di4c_cli.generate import prompt
+from di4c_cli.sampler.settings import Settings, resolve
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from di4c_cli.model import Model
+
+Say = Callable[[str], None]
+
+
+@dataclass
+class Request:
+    """The flags of `di4c sample`; None is not asking. `options` are fields of `sampler.settings.Settings`."""
+
+    student: str | None = None
+    teacher: str | None = None
+    steps: int | None = None
+    n: int | None = None
+    seed: int = 0
+    label: str | None = None
+    prompt: str | None = None
+    prompt_file: Path | None = None
+    infill: Path | None = None
+    device: str | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Prepared:
+    """Everything checked; `draw` does the work. `labels` repeat over the samples, `given` is `(D,)`."""
+
+    model: Model
+    teacher: Model | None
+    settings: Settings
+    n: int
+    seed: int
+    labels: list[int] | None
+    given: Tensor | None
+
+    @property
+    def length(self) -> int:
+        return self.model.denoiser.length
+
+    def draw(
+        self, first: int, count: int, batch_size: int | None = None, watch: Callable[..., None] | None = None
+    ) -> Tensor:
+        """Samples number `first` … as `(count, D)`."""
+        from dataclasses import asdict
+
+        labels = self.labels
+        label = None if labels is None else [labels[i % len(labels)] for i in range(first, first + count)]
+        return self.model.sample(
+            count,
+            seed=self.seed,
+            label=label,
+            batch_size=batch_size,
+            first=first,
+            given=self.given,
+            teacher=None if self.teacher is None else self.teacher.denoiser,
+            watch=watch,
+            **asdict(self.settings),
+        )
+
+    def facts(self) -> dict[str, Any]:
+        """How the samples came about, for every result."""
+        facts = {"model": self.model.name, "seed": self.seed, "n": self.n, **self.settings.named()}
+        facts["tile"] = self.settings.tile_for(self.length)
+        facts["head_rows"] = self.settings.head_rows_for(self.model.denoiser.symbols)
+        facts["labels"] = self.labels
+        facts["given"] = 0 if self.given is None else int((self.given >= 0).sum())
+        if self.teacher is not None:
+            facts["teacher"] = self.teacher.name
+        return facts
+
+    def sentence(self) -> str:
+        """The same for people."""
+        named = self.settings.named()
+        parts = [
+            f"{self.settings.sampler} sampler",
+            f"{self.settings.steps} steps",
+            f"{named['dtype']} draws",
+        ]
+        for key in ("guidance", "temperature", "top_p", "hybrid", "corrector"):
+            if key in named:
+                parts.append(f"{key.replace('_', '-')} {named[key]:g}")
+        return f"{self.n} from {self.model.name}: {', '.join(parts)}, seed {self.seed}."
+
+
+def prepare(request: Request, say: Say) -> Prepared:
+    """Check a request and load what it needs. Mistakes in flags are found before anything is loaded."""
+    asked = {key: value for key, value in request.options.items() if value is not None}
+    # with no --steps any --hybrid may fit; the model's own number is looked at when it is known
+    Settings(**{"steps": 10**6 if request.steps is None else request.steps, **asked})
+    if request.n is not None and request.n < 1:
+        raise UserError(f"{request.n} samples are too few.", "Use -n 1 or more.")
+    texts = _texts(request)
+    model, teacher = _models(request, bool(asked.get("hybrid")), say)
+    labels = parse_labels(request.label, model.config.labels, model.config.sampling.guidance)
+    length = model.denoiser.length
+    settings = resolve(model.config.sampling, length, request.steps, labels is not None, **asked)
+    given = _given(texts, model)
+    _check(model, settings, labels, given, teacher)
+    n = request.n or (1 if model.codec.kind in ("text", "none") else 16)
+    return Prepared(model, teacher, settings, n, request.seed, labels, given)
+
+
+def _check(
+    model: Model, settings: Settings, labels: list[int] | None, given: Tensor | None, teacher: Model | None
+) -> None:
+    """What the sampler would refuse, before the first file is written."""
+    import torch
+
+    from di4c_cli.sampler.check import check
+
+    label = None if labels is None else torch.tensor(labels)
+    batch = 1 if label is None else len(label)
+    rows = None if given is None else given.expand(batch, -1)
+    taught = None if teacher is None else teacher.denoiser
+    check(model.denoiser, settings, batch, label, rows, model.denoiser.length, taught)
+
+
+def parse_labels(text: str | None, classes: int | None, guidance: float) -> list[int] | None:
+    """`3`, `0,1,2`, `all` or `none` as labels to repeat over the samples; None is unconditional.
+
+    Without a word a model that is guided by default gets each class in turn, any other is unconditional.
+    """
+    if text is None:
+        return list(range(classes)) if classes and guidance else None
+    if text == "none":
+        return None
+    if not classes:
+        raise UserError("This model has no class labels.", "Leave --label out.")
+    if text == "all":
+        return list(range(classes))
+    try:
+        labels = [int(word) for word in text.split(",")]
+    except ValueError:
+        raise UserError(f"--label {text} is no number.", "Use e.g. 3, 0,1,2, all or none.") from None
+    for label in labels:
+        if not 0 <= label < classes:
+            raise UserError(f"Label {label} is out of range.", f"Labels go from 0 to {classes - 1}.")
+    return labels
+
+
+def _texts(request: Request) -> tuple[str, str] | None:
+    """The kind and content of what is given; at most one of the three flags."""
+    named = [request.prompt is not None, request.prompt_file is not None, request.infill is not None]
+    if sum(named) > 1:
+        raise UserError("--prompt, --prompt-file and --infill exclude each other.", "Use one of them.")
+    if request.prompt is not None:
+        return "prompt", request.prompt
+    if request.prompt_file is not None:
+        return "prompt", prompt.read(request.prompt_file)
+    return None if request.infill is None else ("infill", prompt.read(request.infill))
+
+
+def _given(texts: tuple[str, str] | None, model: Model) -> Tensor | None:
+    import torch
+
+    if texts is None:
+        return None
+    kind, text = texts
+    length, symbols = model.denoiser.length, model.denoiser.symbols
+    if kind == "prompt":
+        ids = prompt.prefix(model.codec, text, length)
+    else:
+        ids = prompt.infill(model.codec, text, length, symbols)
+    return torch.tensor(ids, dtype=torch.long)
+
+
+def _models(request: Request, hybrid: bool, say: Say) -> tuple[Model, Model | None]:
+    """The model that samples, and in a hybrid the teacher that finishes."""
+    from di4c_cli.model import load
+
+    device = choose_device(request.device)
+    if not hybrid:
+        if request.student is not None and request.teacher is not None:
+            raise UserError("Two models are named but one samples.", "Drop one, or add --hybrid K.")
+        return load(request.student or request.teacher or default_model(say), device=device), None
+    student = load(request.student or default_model(say), device=device)
+    ref = request.teacher or str(student.config.provenance.get("teacher") or "")
+    if not ref:
+        raise UserError(f"'{student.name}' does not say who taught it.", "Name the teacher with --teacher.")
+    return student, load(ref, device=device)
+
+
+def default_model(say: Say) -> str:
+    """The newest run here, else the embedded student; says which."""
+    from di4c_cli.model import newest_run
+
+    run = newest_run()
+    if run is not None:
+        say(f"No model named: the newest run here, {run.parent}.")
+        return str(run)
+    say(f"No model named and no run here: the embedded {embedded.DEFAULT} student.")
+    return f"{embedded.DEFAULT}-student"
+
+
+def choose_device(name: str | None) -> str:
+    """The device asked for if it exists; else CUDA or the CPU."""
+    import torch
+
+    if name is None:
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError):
+        raise UserError(f"There is no device '{name}' here.", "Use --device cpu.") from None
+    return name

@@ -1,0 +1,109 @@
+"""Many samples on disk: numbered shards of ids with a manifest; run the same command again to go on."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from di4c_cli import __version__, files
+from di4c_cli.errors import UserError
+from di4c_cli.generate.request import Prepared
+
+MANIFEST = "manifest.json"
+SYMBOLS = 1 << 20
+"""Symbols in a shard, about: some megabytes, and seconds or minutes of work."""
+
+
+def shard_size(length: int) -> int:
+    """Samples in a shard: a whole number of hundreds."""
+    return max(100, SYMBOLS // length // 100 * 100)
+
+
+def identity(prepared: Prepared) -> dict[str, Any]:
+    """What the samples depend on; the number of them is not part of it, so a folder can grow."""
+    facts = {key: value for key, value in prepared.facts().items() if key != "n"}
+    weights = hashlib.blake2b(digest_size=16)
+    for name, tensor in sorted(prepared.model.denoiser.network.state_dict().items()):
+        weights.update(name.encode())
+        weights.update(np.ascontiguousarray(tensor.detach().float().cpu().numpy()).tobytes())
+    given = None if prepared.given is None else prepared.given.tolist()
+    return {"di4c": __version__, "weights": weights.hexdigest(), "given_symbols": given, **facts}
+
+
+def stream(
+    prepared: Prepared,
+    folder: Path,
+    batch_size: int | None = None,
+    advance: Callable[[int], None] = lambda count: None,
+) -> dict[str, Any]:
+    """Write samples 0 … n-1 as `ids-00000.npy`, …; shards that are there already are kept.
+
+    Memory holds one shard at a time. Returns the manifest.
+    """
+    size = shard_size(prepared.length)
+    manifest = {"identity": identity(prepared), "shard": size, "length": prepared.length}
+    manifest["codec"] = prepared.model.config.codec
+    _claim(folder, manifest)
+    narrow = np.uint8 if prepared.model.denoiser.symbols <= 256 else np.uint16
+    if prepared.model.denoiser.symbols > 65_536:
+        narrow = np.int32
+    for first in range(0, prepared.n, size):
+        count = min(size, prepared.n - first)
+        path = folder / f"ids-{first // size:05d}.npy"
+        if rows(path) < count:
+            ids = prepared.draw(first, count, batch_size).numpy().astype(narrow)
+            buffer = io.BytesIO()
+            np.save(buffer, ids, allow_pickle=False)
+            files.write_bytes(path, buffer.getvalue())
+        advance(count)
+    manifest["n"] = prepared.n
+    files.write_text(folder / MANIFEST, json.dumps(manifest, indent=2) + "\n")
+    return manifest
+
+
+def rows(path: Path) -> int:
+    """Samples in a shard; 0 if it is not there or not readable."""
+    try:
+        return len(np.load(path, mmap_mode="r", allow_pickle=False))
+    except (OSError, ValueError, EOFError):
+        return 0
+
+
+def read(folder: Path, first: int, count: int) -> np.ndarray:
+    """Samples `first` … as `(count, D)` int64."""
+    size = json.loads((folder / MANIFEST).read_text())["shard"]
+    parts = []
+    for shard in range(first // size, (first + count - 1) // size + 1):
+        ids = np.load(folder / f"ids-{shard:05d}.npy", mmap_mode="r", allow_pickle=False)
+        low = max(0, first - shard * size)
+        parts.append(np.asarray(ids[low : first + count - shard * size], dtype=np.int64))
+    return np.concatenate(parts)
+
+
+def _claim(folder: Path, manifest: dict[str, Any]) -> None:
+    """Write the manifest into a new folder, or see that the folder holds the beginning of the same samples."""
+    path = folder / MANIFEST
+    if folder.is_file():
+        raise UserError(f"{folder} is a file.", "Choose a folder with --out.")
+    if not path.is_file():
+        if folder.is_dir() and any(folder.iterdir()):
+            raise UserError(f"{folder} holds something else.", "Choose another --out.")
+        files.write_text(path, json.dumps(manifest, indent=2) + "\n")
+        return
+    try:
+        old = json.loads(path.read_text())
+        before = old["identity"] | {"shard": old["shard"]}
+    except (ValueError, KeyError, TypeError):
+        raise UserError(f"{path} cannot be read.", "Choose another --out.") from None
+    now = json.loads(json.dumps(manifest["identity"] | {"shard": manifest["shard"]}))
+    changed = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
+    if changed:
+        raise UserError(
+            f"{folder} holds other samples ({', '.join(changed)} differ).", "Choose another --out."
+        )
