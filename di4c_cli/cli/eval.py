@@ -11,6 +11,8 @@ from di4c_cli.cli.console import emit_json, guarded, progress, say, show_table
 from di4c_cli.errors import UserError
 
 if TYPE_CHECKING:
+    from di4c_cli.evaluation.order import Order
+    from di4c_cli.evaluation.plan import Plan
     from di4c_cli.evaluation.result import Results
 
 
@@ -19,34 +21,67 @@ def eval(
     teacher: Annotated[
         str | None, typer.Option(help="Teacher; default: the one the student came from.")
     ] = None,
+    model: Annotated[
+        list[str] | None, typer.Option(help="Further rows as ROW=REF, e.g. di4c-d=runs/b.")
+    ] = None,
+    protocol: Annotated[
+        str | None, typer.Option(help="A table or figure of the paper, or tiny-*; `list`.")
+    ] = None,
     steps: Annotated[str | None, typer.Option(help="Sampling steps, e.g. 1,2,4,8.")] = None,
-    n: Annotated[int | None, typer.Option("-n", min=2, help="Samples for each model and step count.")] = None,
+    temperatures: Annotated[str | None, typer.Option(help="Frontier over temperatures, e.g. 0.8,1.")] = None,
+    n: Annotated[int | None, typer.Option("-n", min=1, help="Samples for each model and step count.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="At most so many samples a cell.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the samples.")] = 0,
+    judge: Annotated[str | None, typer.Option(help="Causal judge: Hub id, folder or .gguf file.")] = None,
+    features: Annotated[Path | None, typer.Option(help="TorchScript feature network (Inception).")] = None,
+    reference: Annotated[
+        Path | None, typer.Option(help="Real images, their .npz statistics, or texts.")
+    ] = None,
+    prompts: Annotated[
+        Path | None, typer.Option(help="Prompts to continue, one a line, or ids (.npy).")
+    ] = None,
+    samples: Annotated[Path | None, typer.Option(help="Measure samples from a file, not a model.")] = None,
     json: Annotated[bool, typer.Option("--json", help="The result as one JSON object on stdout.")] = False,
     out: Annotated[Path | None, typer.Option(help="Folder for results.json, the plot and the page.")] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, mps.")] = "cpu",
 ) -> None:
     """Measure quality against steps; writes a table, results.json, a plot and one HTML page."""
-    guarded(lambda: _eval(student, teacher, steps, n, seed, json, out, device))
+
+    def command() -> None:
+        if protocol == "list":
+            _list_protocols()
+            return
+        from di4c_cli.evaluation.contest import parse_rows
+        from di4c_cli.evaluation.instruments import Tools
+        from di4c_cli.evaluation.order import Order
+
+        order = Order(
+            student=student,
+            teacher=teacher,
+            others=parse_rows(model or []),
+            protocol=protocol,
+            steps=parse_steps(steps),
+            temperatures=parse_numbers(temperatures, "--temperatures"),
+            n=n,
+            limit=limit,
+            seed=seed,
+            out=out,
+            tools=Tools(judge, features, reference, device),
+            prompts=prompts,
+        )
+        if samples is not None:
+            _eval_file(samples, order, json)
+        else:
+            _eval(order, json)
+
+    guarded(command)
 
 
-def _eval(
-    student: str | None,
-    teacher: str | None,
-    steps: str | None,
-    n: int | None,
-    seed: int,
-    json: bool,
-    out: Path | None,
-    device: str,
-) -> None:
-    from di4c_cli.evaluation.order import Order, fulfil
+def _eval(order: Order, json: bool) -> None:
+    from di4c_cli.evaluation.order import fulfil
     from di4c_cli.report.locate import run_of
     from di4c_cli.report.write import write_all
 
-    order = Order(
-        student=student, teacher=teacher, steps=parse_steps(steps), n=n, seed=seed, out=out, device=device
-    )
     prepared = fulfil(order, say)
     say(prepared.announcement())
     with progress("samples", prepared.total) as advance:
@@ -55,32 +90,75 @@ def _eval(
     if json:
         emit_json(results.model_dump(mode="json"))
     else:
-        show(results, prepared.main)
+        show(results, prepared.main, prepared.plan if order.protocol else None)
     for path in written:
         say(f"wrote {path}")
 
 
-def parse_steps(text: str | None) -> list[int] | None:
-    """`1,2,4` as numbers."""
+def _eval_file(path: Path, order: Order, json: bool) -> None:
+    from di4c_cli.evaluation.from_file import evaluate_file
+    from di4c_cli.evaluation.order import check_out
+    from di4c_cli.report.write import write_all
+
+    out = order.out or Path("evaluations") / path.stem
+    check_out(out)
+    results, main = evaluate_file(path, order.tools, order.n or order.limit, out)
+    written = write_all(results, out, main)
+    if json:
+        emit_json(results.model_dump(mode="json"))
+    else:
+        show(results, main)
+    for file in written:
+        say(f"wrote {file}")
+
+
+def _list_protocols() -> None:
+    from di4c_cli.evaluation.protocols import PROTOCOLS
+
+    rows = [[name, make().title, str(make().n), str(len(make().cells))] for name, make in PROTOCOLS.items()]
+    show_table("Protocols", ["name", "what it measures", "samples", "cells"], rows)
+
+
+def parse_numbers(text: str | None, flag: str) -> list[float] | None:
+    """`0.8,1` as numbers above zero."""
     if text is None:
         return None
     try:
-        steps = [int(word) for word in text.split(",")]
+        numbers = [float(word) for word in text.split(",")]
     except ValueError:
-        raise UserError(f"--steps {text} is not a list of numbers.", "Write e.g. --steps 1,2,4,8.") from None
-    if min(steps) < 1:
-        raise UserError(f"{min(steps)} sampling steps are too few.", "Use --steps 1 or more.")
-    return list(dict.fromkeys(steps))
+        raise UserError(f"{flag} {text} is not a list of numbers.", f"Write e.g. {flag} 1,2,4,8.") from None
+    if not all(0 < number < float("inf") for number in numbers):
+        raise UserError(f"{flag} {text} holds a number that is not above 0.", f"Write e.g. {flag} 1,2,4.")
+    return list(dict.fromkeys(numbers))
 
 
-def show(results: Results, main: str) -> None:
-    """The table on stdout, and what it says in one line."""
-    from di4c_cli.report.summary import speed_up
-    from di4c_cli.report.table import overview
+def parse_steps(text: str | None) -> list[int] | None:
+    """`1,2,4` as whole numbers."""
+    numbers = parse_numbers(text, "--steps")
+    if numbers is not None and any(number != int(number) for number in numbers):
+        raise UserError(f"--steps {text} are not whole numbers.", "Write e.g. --steps 1,2,4,8.")
+    return None if numbers is None else [int(number) for number in numbers]
 
-    header, rows = overview(results)
-    show_table(f"{results.title}, n = {results.cells[0].n}, seed {results.cells[0].seed}", header, rows)
-    for line in speed_up(results, main):
+
+def show(results: Results, main: str, plan: Plan | None = None) -> None:
+    """Tables on stdout, in the paper's shape for its protocols, and what they say in a line."""
+    from di4c_cli.report.summary import sentences
+    from di4c_cli.report.table import metric_table, metric_title, overview
+
+    count, seed = results.cells[0].n, results.cells[0].seed
+    title = f"{results.title}, n = {count}, seed {seed}"
+    if plan is None or not results.metrics:
+        header, rows = overview(results)
+        show_table(title, header, rows)
+    else:
+        paper = {(cell.row, cell.column): cell.paper for cell in plan.cells}
+        for metric in [name for name in plan.metrics if name in results.metrics] or results.metrics:
+            header, rows = metric_table(results, metric, paper)
+            show_table(f"{metric_title(results, metric)} (the paper's in brackets); {title}", header, rows)
+    for cell in results.cells if not results.metrics else []:
+        for text in cell.samples:
+            print(f"{cell.row}, {cell.column}: {text}")
+    for line in sentences(results, main):
         print(line)
     for note in results.notes:
         print(f"Note: {note}")

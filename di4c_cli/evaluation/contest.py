@@ -7,7 +7,7 @@ from pathlib import Path
 
 from di4c_cli import embedded
 from di4c_cli.errors import UserError
-from di4c_cli.evaluation.run import Entrant
+from di4c_cli.evaluation.sampling import Entrant
 from di4c_cli.model import Model, load, newest_run
 
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from di4c_cli.errors import UserError
 from di4c_cli.evaluation.contest import default_out, entrants
-from di4c_cli.evaluation.instruments import world_of, world_scorer
+from di4c_cli.evaluation.instruments import Tools, choose, world_of
 from di4c_cli.evaluation.plan import Plan, steps_plan
+from di4c_cli.evaluation.prompts import continuations, fitted
+from di4c_cli.evaluation.protocols import protocol
 from di4c_cli.evaluation.result import Results
-from di4c_cli.evaluation.run import Entrant, evaluate
+from di4c_cli.evaluation.run import evaluate, runnable
+from di4c_cli.evaluation.sampling import Continuations, Entrant
 from di4c_cli.evaluation.scorer import Scorer
 
 DEFAULTS: dict[str, tuple[int, list[int]]] = {
@@ -30,11 +33,15 @@ class Order:
     student: str | None = None
     teacher: str | None = None
     others: dict[str, str] = field(default_factory=dict)
+    protocol: str | None = None
     steps: list[int] | None = None
+    temperatures: list[float] | None = None
     n: int | None = None
+    limit: int | None = None
     seed: int = 0
     out: Path | None = None
-    device: str = "cpu"
+    tools: Tools = field(default_factory=Tools)
+    prompts: Path | None = None
 
 
 @dataclass
@@ -48,58 +55,98 @@ class Prepared:
     seed: int
     out: Path
     world: str
+    prompts: Continuations | None = None
 
     @property
     def total(self) -> int:
         """Samples to draw."""
-        rows = {entrant.row for entrant in self.entrants}
-        return self.n * sum(cell.row in rows for cell in self.plan.cells)
+        return self.n * sum(len(cell.tries()) for cell in runnable(self.plan, self.entrants))
 
     @property
     def main(self) -> str:
-        """The headline figure."""
-        return self.scorers[0].main
+        """The headline figure; empty when nothing is measured."""
+        return self.scorers[0].main if self.scorers else ""
 
     def announcement(self) -> str:
         """What is about to happen, in one line."""
-        columns = ", ".join(self.plan.columns)
-        judge = self.scorers[0].instrument().name
+        columns = dict.fromkeys(cell.column for cell in runnable(self.plan, self.entrants))
+        shown = ", ".join(columns) if len(columns) <= 8 else f"{len(columns)} ways of sampling"
+        judge = f"measured by {self.scorers[0].instrument().name}" if self.scorers else "samples only"
         names = " and ".join(f"{entrant.row} {entrant.model.name}" for entrant in self.entrants)
-        return f"{self.plan.name}: {names}; {columns}; n = {self.n}, seed {self.seed}; measured by {judge}."
+        return f"{self.plan.name}: {names}; {shown}; n = {self.n}, seed {self.seed}; {judge}."
 
     def run(self, advance: Callable[[int], None] = lambda count: None) -> Results:
-        """Sample and measure; the parts stay in the folder, so a second run computes only what is missing."""
-        gallery = self.out / "samples"
-        work = self.out / "parts"
+        """Sample and measure; the parts stay, so that a second run computes only what is missing."""
         return evaluate(
-            self.plan, self.entrants, self.scorers, self.n, self.seed, work, advance, self.world, gallery
+            self.plan,
+            self.entrants,
+            self.scorers,
+            self.n,
+            self.seed,
+            self.out / "parts",
+            advance,
+            self.world,
+            self.out / "samples",
+            self.prompts,
         )
 
 
 def fulfil(order: Order, say: Callable[[str], None] = lambda text: None) -> Prepared:
-    """Check an order and load what it needs; nothing is written yet."""
-    taking_part = entrants(order.student, order.teacher, order.others, order.device, say)
+    """Check an order and load what it needs; nothing but cached reference statistics is written yet."""
+    out = order.out
+    if out is not None:
+        check_out(out)
+    fixed = None if order.protocol is None else protocol(order.protocol)
+    taking_part = entrants(*_named(order, fixed), order.others, order.tools.device, say)
     world = world_of(taking_part[-1].model)
     if any(world_of(entrant.model) != world for entrant in taking_part):
         raise UserError(
             "Teacher and student do not make the same kind of samples.", "Use the student's own teacher."
         )
-    n, steps = DEFAULTS.get(world, (1000, [1, 2, 4, 8]))
-    rows = [entrant.row for entrant in taking_part]
-    names = " against ".join(entrant.model.name for entrant in reversed(taking_part))
-    plan = steps_plan(world or taking_part[-1].model.name, names, rows, order.steps or steps, order.n or n)
-    out = order.out or default_out(taking_part[-1].ref)
+    plan = fixed or _free_plan(order, taking_part, world)
+    if fixed is not None and (order.steps or order.temperatures):
+        raise UserError(
+            "A protocol fixes its own steps and temperatures.", "Leave --steps and --temperatures out."
+        )
+    if not runnable(plan, taking_part):
+        raise UserError(f"{plan.name} has no row for these models.", f"Its rows: {', '.join(plan.rows)}.")
+    plan = fitted(plan, taking_part[-1].model)
+    n = min(order.n or plan.n, order.limit or order.n or plan.n)
+    out = out or default_out(taking_part[-1].ref)
     check_out(out)
-    return Prepared(plan, taking_part, [world_scorer(world)], plan.n, order.seed, out, world)
+    prompts = continuations(plan, taking_part[-1].model, world, order.prompts)
+    scorers = choose(taking_part[-1].model, world, plan, n, order.tools, out)
+    return Prepared(plan, taking_part, scorers, n, order.seed, out, world, prompts)
+
+
+def _named(order: Order, plan: Plan | None) -> tuple[str | None, str | None]:
+    """Student and teacher; a tiny protocol brings its own pair."""
+    if (
+        plan is not None
+        and plan.name.startswith("tiny-")
+        and not (order.student or order.teacher or order.others)
+    ):
+        world = "tiny-text" if plan.name.startswith("tiny-text") else plan.name
+        return f"{world}-student", world
+    return order.student, order.teacher
+
+
+def _free_plan(order: Order, taking_part: list[Entrant], world: str) -> Plan:
+    """Models against steps; the name is the world's, so that results of one world can be compared."""
+    n, steps = DEFAULTS.get(world, (1000, [1, 2, 4, 8]))
+    last = taking_part[-1].model
+    names = " against ".join(entrant.model.name for entrant in reversed(taking_part))
+    rows = [entrant.row for entrant in taking_part]
+    plan = steps_plan(world or last.name, names, rows, order.steps or steps, order.n or n, order.temperatures)
+    return replace(plan, n=order.n or n)
 
 
 def check_out(out: Path) -> None:
     """Refuse a folder that holds something else."""
     if out.is_file():
         raise UserError(f"{out} is a file.", "Choose another --out.")
-    if (
-        out.is_dir()
-        and any(out.iterdir())
-        and not ((out / "results.json").is_file() or (out / "parts").is_dir())
-    ):
+    ours = any((out / name).exists() for name in ("results.json", "parts")) or any(
+        out.glob("reference-*.npz")
+    )
+    if out.is_dir() and any(out.iterdir()) and not ours:
         raise UserError(f"{out} holds something that is not an evaluation.", "Choose another --out.")

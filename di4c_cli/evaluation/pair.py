@@ -9,7 +9,8 @@ from di4c_cli.errors import UserError
 from di4c_cli.evaluation.instruments import world_of, world_scorer
 from di4c_cli.evaluation.plan import steps_plan
 from di4c_cli.evaluation.result import Results
-from di4c_cli.evaluation.run import Entrant, evaluate
+from di4c_cli.evaluation.run import evaluate
+from di4c_cli.evaluation.sampling import Entrant
 from di4c_cli.evaluation.scorer import Scorer
 from di4c_cli.model import Model
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 
@@ -10,7 +10,8 @@ from typing import Any
 class CellPlan:
     """One cell: `row` names a model, `column` a way of sampling; `paper` holds published figures for it.
 
-    `options` are sampling settings; `hybrid = -1` stands for "the second half of the steps".
+    `options` are sampling settings; `hybrid = -1` stands for "the second half of the steps". With `best_of`,
+    each of its options is tried and the best is reported. `label` overrides the plan's labels.
     """
 
     row: str
@@ -18,6 +19,8 @@ class CellPlan:
     steps: int
     options: dict[str, Any] = field(default_factory=dict)
     paper: dict[str, float] = field(default_factory=dict)
+    best_of: tuple[dict[str, Any], ...] = ()
+    label: str | None = None
 
     def sampling(self) -> dict[str, Any]:
         """Options as the sampler takes them."""
@@ -25,6 +28,21 @@ class CellPlan:
         if out.get("hybrid") == -1:
             out["hybrid"] = self.steps // 2
         return out
+
+    def tries(self) -> list[CellPlan]:
+        """The cell itself, or one for each of `best_of`."""
+        if not self.best_of:
+            return [self]
+        return [replace(self, options={**self.options, **more}, best_of=()) for more in self.best_of]
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """Continuations: the first `given` of `length` tokens are a prompt's; each is continued `times` times."""
+
+    given: int = 50
+    length: int = 100
+    times: int = 5
 
 
 @dataclass(frozen=True)
@@ -39,6 +57,9 @@ class Plan:
     notes: tuple[str, ...] = ()
     labels: str = "uniform"
     """`uniform`: every class equally often, by sample number; `none`: unconditional; a number: that class."""
+    kind: str = "figures"
+    """`figures`, `mauve`, or `samples` (pictures and texts only, nothing is measured)."""
+    prompts: Prompts | None = None
 
     @property
     def rows(self) -> list[str]:
@@ -49,11 +70,21 @@ class Plan:
         return list(dict.fromkeys(cell.column for cell in self.cells))
 
 
-def steps_plan(name: str, title: str, rows: list[str], steps: list[int], n: int, **options: Any) -> Plan:
-    """Models against step counts: the shape of `di4c eval` without a protocol."""
-    cells = [CellPlan(row, _steps_name(count), count, dict(options)) for row in rows for count in steps]
+def steps_plan(
+    name: str, title: str, rows: list[str], steps: list[int], n: int, temperatures: list[float] | None = None
+) -> Plan:
+    """Models against step counts, each at every temperature: `di4c eval` without a protocol."""
+    heats: list[float | None] = [*temperatures] if temperatures else [None]
+    cells = [
+        CellPlan(row, column(count, heat), count, {} if heat is None else {"temperature": heat})
+        for row in rows
+        for count in steps
+        for heat in heats
+    ]
     return Plan(name, title, tuple(cells), n)
 
 
-def _steps_name(count: int) -> str:
-    return "1 step" if count == 1 else f"{count} steps"
+def column(count: int, temperature: float | None = None) -> str:
+    """`4 steps` or `4 steps, T 0.9`."""
+    name = "1 step" if count == 1 else f"{count} steps"
+    return name if temperature is None else f"{name}, T {temperature:g}"

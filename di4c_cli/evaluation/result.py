@@ -23,11 +23,11 @@ class Figure(Part):
     """One metric value with its 95 % interval."""
 
     value: float
-    se: float | None = Field(None, description="standard error")
+    se: float | None = Field(default=None, description="standard error")
     low: float | None = None
     high: float | None = None
     interval: Literal["bootstrap", "splits", "jackknife", "exact", "none"] = "none"
-    bias: float | None = Field(None, description="estimated small-n bias contained in the value")
+    bias: float | None = Field(default=None, description="estimated small-n bias contained in the value")
     better: Literal["lower", "higher", "neither"] = "lower"
     unit: str = ""
     note: str = ""
@@ -75,7 +75,7 @@ class Cell(Part):
     figures: dict[str, Figure] = Field(default_factory=dict)
     paper: dict[str, float] = Field(default_factory=dict, description="the paper's figures for the same cell")
     samples: list[str] = Field(default_factory=list, description="the first few samples, if they are text")
-    picture: str = Field("", description="the first few samples as a PNG, if they are images")
+    picture: str = Field(default="", description="the first few samples as a PNG, if they are images")
 
     @property
     def key(self) -> tuple[str, str]:

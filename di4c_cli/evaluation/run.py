@@ -8,77 +8,29 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from di4c_cli import __version__
 from di4c_cli.codec.grid import save_grid
-from di4c_cli.errors import UserError
 from di4c_cli.evaluation.parts import Parts, Scores, identity
 from di4c_cli.evaluation.plan import CellPlan, Plan
-from di4c_cli.evaluation.result import Cell, Instrument, ModelEntry, Results
+from di4c_cli.evaluation.result import Cell, Instrument, Results
+from di4c_cli.evaluation.sampling import CellSampling, Continuations, Entrant
 from di4c_cli.evaluation.scorer import Scorer
-from di4c_cli.metric.features import tensors_digest
 from di4c_cli.model import Model
-from di4c_cli.sampler.settings import resolve
 
 PACKAGES = ("torch", "numpy", "tokenizers", "safetensors", "transformers", "nltk")
 SHOWN, SHOWN_TEXTS = 25, 6
-SYMBOLS = 65_536
-"""Symbols per part: a part is a second or a minute of work, never an hour's."""
 
 
-@dataclass
-class Entrant:
-    """A model that takes part under the name of its row."""
-
-    row: str
-    model: Model
-    ref: str = ""
-    digest: str = field(default="", repr=False)
-
-    def __post_init__(self) -> None:
-        self.digest = self.digest or tensors_digest(self.model.denoiser.network.state_dict())
-
-    def entry(self) -> ModelEntry:
-        """As it stands in the result file."""
-        config = self.model.config
-        provenance = config.provenance
-        return ModelEntry(
-            row=self.row,
-            ref=self.ref or config.name,
-            name=config.name,
-            kind=config.kind,
-            revision=str(provenance.get("revision", "")),
-            digest=self.digest,
-            parameters=sum(p.numel() for p in self.model.denoiser.network.parameters()),
-            teacher=str(provenance.get("teacher", "")),
-            provenance={
-                key: value for key, value in provenance.items() if isinstance(value, (str, int, float))
-            },
-        )
-
-
-def labels_of(model: Model, rule: str, first: int, count: int) -> list[int] | None:
-    """Labels by sample number: every class equally often, one class, or none."""
-    classes = model.config.labels
-    if classes is None or rule == "none":
-        return None
-    if rule == "uniform":
-        return [number % classes for number in range(first, first + count)]
-    return [int(rule)] * count
-
-
-def part_size(length: int) -> int:
-    """Samples in a part for sequences of `length`; whole groups of 50, so that group figures fit."""
-    return max(50, min(500, SYMBOLS // length // 50 * 50)) if length < 2000 else 50
+def _silent(count: int) -> None:
+    """Nobody watches."""
 
 
 class Runner:
@@ -92,93 +44,51 @@ class Runner:
         n: int,
         seed: int,
         work: Path,
-        advance: Callable[[int], None] = lambda count: None,
+        advance: Callable[[int], None] = _silent,
         gallery: Path | None = None,
+        prompts: Continuations | None = None,
     ) -> None:
         self.plan, self.scorers, self.n, self.seed, self.work = plan, scorers, n, seed, work
-        self.gallery = gallery
         self.entrants = {entrant.row: entrant for entrant in entrants}
-        self.advance = advance
-        self.fresh = 0
-
-    def cells(self) -> list[CellPlan]:
-        """The plan's cells for which there is a model."""
-        return [cell for cell in self.plan.cells if cell.row in self.entrants]
+        self.advance, self.gallery, self.prompts = advance, gallery, prompts
 
     def run(self, cell: CellPlan) -> Cell:
-        """Sample, score and summarise one cell."""
+        """Sample, score and summarise one cell; of several tries the best by the headline figure."""
+        tried = [self._try(one) for one in cell.tries()]
+        if len(tried) == 1:
+            return tried[0]
+        main = self.scorers[0].main
+        sign = -1 if tried[0].figures[main].better == "higher" else 1
+        return min(tried, key=lambda one: sign * one.figures[main].value)
+
+    def _try(self, cell: CellPlan) -> Cell:
         start = time.monotonic()
-        entrant = self.entrants[cell.row]
-        model, options = entrant.model, cell.sampling()
-        named = self._settings(model, cell, options)
-        length = model.denoiser.length
-        facts: dict[str, Any] = {
-            "model": entrant.digest,
-            "settings": named,
-            "seed": self.seed,
-            "labels": self.plan.labels,
-            "size": part_size(length),
-            "version": __version__,
-        }
-        if options.get("hybrid"):
-            facts["teacher"] = self._teacher().digest
-        folder = self.work / f"{cell.row}-{cell.steps}-{identity(**facts)}".replace("/", "_")
-        samples = Parts(folder, self.n, part_size(length))
-        self.fresh += samples.fill(
-            lambda first, count: self._sample(model, cell, options, first, count), self.advance
+        entrant = self.entrants[model_row(cell.row)]
+        sampling = CellSampling(
+            entrant, cell, self.seed, self.plan.labels, self.prompts, self.entrants.get("teacher")
         )
+        samples = Parts(self.work / sampling.key, self.n, sampling.part)
+        samples.fill(sampling.draw, self.advance)
         figures = {}
         for scorer in self.scorers:
-            figures.update(scorer.summarise(self._scores(scorer, model, samples)))
+            scorer.prepare(sampling)
+            figures.update(scorer.summarise(self._scores(scorer, sampling.model, samples)))
         return Cell(
             row=cell.row,
             column=cell.column,
             steps=cell.steps,
             n=self.n,
             seed=self.seed,
-            settings=named,
-            labels=self._labels(model),
-            seconds=round(float(samples.column("seconds").sum()) + time.monotonic() - start, 3),
+            settings=sampling.settings,
+            labels=sampling.label_text,
+            seconds=round(self._seconds(samples) + time.monotonic() - start, 3),
             figures=figures,
             paper=cell.paper,
-            **self._shown(model, cell, samples),
+            **self._shown(sampling.model, cell, samples),
         )
 
-    def _shown(self, model: Model, cell: CellPlan, samples: Parts) -> dict[str, Any]:
-        """The first few samples: text as it is, images as a grid in the gallery."""
-        first, count = next(samples.ranges())
-        decoded = model.decode(torch.from_numpy(samples.read(first, count)["x"][:SHOWN].astype(np.int64)))
-        if isinstance(decoded, list):
-            return {"samples": decoded[:SHOWN_TEXTS]}
-        if self.gallery is None:
-            return {}
-        name = re.sub(r"[^\w.+-]+", "-", f"{cell.row}-{cell.column}") + ".png"
-        save_grid(decoded, self.gallery / name, columns=5)
-        return {"picture": f"{self.gallery.name}/{name}"}
-
-    def _settings(self, model: Model, cell: CellPlan, options: Mapping[str, Any]) -> dict[str, Any]:
-        labelled = labels_of(model, self.plan.labels, 0, 1) is not None
-        named = resolve(model.config.sampling, model.denoiser.length, cell.steps, labelled, **options).named()
-        return {key: value for key, value in named.items() if value is not None}
-
-    def _labels(self, model: Model) -> str:
-        if labels_of(model, self.plan.labels, 0, 1) is None:
-            return "unconditional"
-        return "every class equally often" if self.plan.labels == "uniform" else f"class {self.plan.labels}"
-
-    def _teacher(self) -> Entrant:
-        if "teacher" not in self.entrants:
-            raise UserError("A hybrid cell needs the teacher.", "Name it with --teacher.")
-        return self.entrants["teacher"]
-
-    def _sample(
-        self, model: Model, cell: CellPlan, options: dict[str, Any], first: int, count: int
-    ) -> Scores:
-        start = time.monotonic()
-        more: dict[str, Any] = {"teacher": self._teacher().model.denoiser} if options.get("hybrid") else {}
-        label = labels_of(model, self.plan.labels, first, count)
-        x = model.sample(count, steps=cell.steps, seed=self.seed, label=label, first=first, **options, **more)
-        return {"x": _narrow(x, model), "seconds": np.array([time.monotonic() - start])}
+    def _seconds(self, samples: Parts) -> float:
+        return float(samples.column("seconds").sum())
 
     def _scores(self, scorer: Scorer, model: Model, samples: Parts) -> Parts:
         """The scorer's parts beside the samples' own, computed where missing."""
@@ -192,11 +102,28 @@ class Runner:
         scores.fill(compute)
         return scores
 
+    def _shown(self, model: Model, cell: CellPlan, samples: Parts) -> dict[str, Any]:
+        """The first few samples: text as it is, images as a grid in the gallery."""
+        first, count = next(samples.ranges())
+        decoded = model.decode(torch.from_numpy(samples.read(first, count)["x"][:SHOWN].astype(np.int64)))
+        if isinstance(decoded, list):
+            return {"samples": decoded[:SHOWN_TEXTS]}
+        if self.gallery is None:
+            return {}
+        name = re.sub(r"[^\w.+-]+", "-", f"{cell.row}-{cell.column}") + ".png"
+        save_grid(decoded, self.gallery / name, columns=5)
+        return {"picture": f"{self.gallery.name}/{name}"}
 
-def _narrow(x: Tensor, model: Model) -> np.ndarray:
-    """Ids in the smallest integers that hold them."""
-    symbols = model.denoiser.symbols
-    return x.numpy().astype(np.uint8 if symbols <= 256 else np.uint16 if symbols <= 65_536 else np.int64)
+
+def model_row(row: str) -> str:
+    """Whose weights a row uses: the hybrid is the student's row with the teacher's help."""
+    return "student" if row == "hybrid" else row
+
+
+def runnable(plan: Plan, entrants: Sequence[Entrant]) -> list[CellPlan]:
+    """The plan's cells for which there is a model."""
+    rows = {entrant.row for entrant in entrants}
+    return [cell for cell in plan.cells if model_row(cell.row) in rows]
 
 
 def evaluate(
@@ -206,16 +133,17 @@ def evaluate(
     n: int | None = None,
     seed: int = 0,
     work: Path | None = None,
-    advance: Callable[[int], None] = lambda count: None,
+    advance: Callable[[int], None] = _silent,
     world: str = "",
     gallery: Path | None = None,
+    prompts: Continuations | None = None,
 ) -> Results:
     """All cells of a plan that have a model. `work` keeps the parts: the same call goes on after a stop."""
     start = time.monotonic()
     folder = Path(tempfile.mkdtemp(prefix="di4c-")) if work is None else work
     try:
-        runner = Runner(plan, entrants, scorers, n or plan.n, seed, folder, advance, gallery)
-        cells = [runner.run(cell) for cell in runner.cells()]
+        runner = Runner(plan, entrants, scorers, n or plan.n, seed, folder, advance, gallery, prompts)
+        cells = [runner.run(cell) for cell in runnable(plan, entrants)]
     finally:
         if work is None:
             shutil.rmtree(folder, ignore_errors=True)
@@ -232,13 +160,17 @@ def evaluate(
         models=[entrant.entry() for entrant in entrants],
         instruments=instruments,
         cells=cells,
-        notes=[*plan.notes, *_notes(instruments, runner.n)],
+        notes=[*plan.notes, *_notes(plan, instruments, runner.n, world)],
     )
 
 
-def _notes(instruments: Sequence[Instrument], n: int) -> list[str]:
+def _notes(plan: Plan, instruments: Sequence[Instrument], n: int, world: str) -> list[str]:
     """What a reader of the figures must know."""
     out = []
+    if n < plan.n:
+        out.append(f"{n} samples a cell instead of the protocol's {plan.n}.")
+    if world and any(cell.paper for cell in plan.cells):
+        out.append(f"The paper's figures are of its own models and features, not of {world}.")
     for instrument in instruments:
         if instrument.kind == "features" and instrument.reference_n < n:
             out.append(

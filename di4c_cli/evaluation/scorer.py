@@ -9,6 +9,7 @@ from torch import Tensor
 
 from di4c_cli.evaluation.parts import Parts, Scores
 from di4c_cli.evaluation.result import Figure, Instrument
+from di4c_cli.evaluation.sampling import CellSampling
 from di4c_cli.metric.interval import Interval
 
 
@@ -21,6 +22,9 @@ class Scorer(ABC):
     @abstractmethod
     def instrument(self) -> Instrument:
         """Name, hash and reference."""
+
+    def prepare(self, sampling: CellSampling) -> None:  # noqa: B027 (most have nothing to prepare)
+        """Told which cell comes next."""
 
     @abstractmethod
     def score(self, x: Tensor, decoded: Any) -> Scores:

@@ -7,24 +7,39 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from di4c_cli.codec import Codec
 from di4c_cli.evaluation.parts import Parts, Scores
 from di4c_cli.evaluation.result import Figure, Instrument
 from di4c_cli.evaluation.scorer import Scorer, figure
-from di4c_cli.metric.diversity import GROUP, distinct, unigram_entropy
+from di4c_cli.metric.diversity import GROUP, distinct, self_bleu, unigram_entropy
 from di4c_cli.metric.interval import of_mean
 from di4c_cli.metric.ngram import CharacterModel
 
 
 class NgramScorer(Scorer):
-    """Quality by a character model, diversity by each sample's own tokens; neither means much alone."""
+    """Quality by a character model, diversity by each sample's own tokens; neither means much alone.
+
+    With a prompt, only the characters after it are judged and Self-BLEU compares the `group` continuations.
+    """
 
     main = "bits_per_char"
 
-    def __init__(self, judge: CharacterModel, fitted_to: str, anchor: float | None = None) -> None:
+    def __init__(
+        self,
+        judge: CharacterModel,
+        fitted_to: str,
+        anchor: float | None = None,
+        decoder: Codec | None = None,
+        prompt: int = 0,
+        group: int = 0,
+    ) -> None:
         self.judge, self.fitted_to, self.anchor = judge, fitted_to, anchor
+        self.decoder, self.prompt, self.group = decoder, prompt, group
 
     def instrument(self) -> Instrument:
-        detail = {} if self.anchor is None else {"held_out_bits_per_char": self.anchor}
+        detail: dict[str, Any] = {} if self.anchor is None else {"held_out_bits_per_char": self.anchor}
+        if self.prompt:
+            detail |= {"prompt_tokens": self.prompt, "continuations": self.group}
         return Instrument(
             name=self.judge.name,
             kind="judge",
@@ -36,18 +51,40 @@ class NgramScorer(Scorer):
     def score(self, x: Tensor, decoded: Any) -> Scores:
         ids = x.cpu().numpy()
         return {
-            "bits_per_char": self.judge.bits_per_character(decoded),
-            "entropy": unigram_entropy(ids),
+            "bits_per_char": self._bits(x, decoded),
+            "entropy": unigram_entropy(ids[:, self.prompt :]),
             "ids": ids.astype(np.int32),
         }
 
+    def _bits(self, x: Tensor, decoded: list[str]) -> np.ndarray:
+        if not self.prompt or self.decoder is None:
+            return self.judge.bits_per_character(decoded)
+        prompts = self.decoder.decode(x[:, : self.prompt])
+        return np.array(
+            [
+                -self.judge.log2_probs(text)[min(len(given), len(text) - 1) :].mean()
+                for given, text in zip(prompts, decoded, strict=True)
+            ]
+        )
+
     def summarise(self, parts: Parts) -> dict[str, Figure]:
-        return {
-            "bits_per_char": figure(of_mean(parts.column("bits_per_char")), "lower", "bits"),
-            "entropy": figure(of_mean(parts.column("entropy")), "higher", "nats"),
-            "distinct": figure(
-                of_mean(distinct(parts.column("ids"), 2)),
-                "higher",
-                note=f"bigrams, groups of {GROUP} samples",
-            ),
+        out = {
+            "bits_per_char": figure(of_mean(self._means(parts.column("bits_per_char"))), "lower", "bits"),
+            "entropy": figure(of_mean(self._means(parts.column("entropy"))), "higher", "nats"),
         }
+        ids = parts.column("ids")
+        if self.prompt and self.group > 1:
+            whole = len(ids) // self.group * self.group
+            groups = ids[:whole].reshape(-1, self.group, ids.shape[1]).tolist()
+            note = f"{self.group} continuations, prompt included, the model's tokens"
+            out["self_bleu"] = figure(of_mean(self_bleu(groups)), "lower", "0-100", note)
+        else:
+            note = f"bigrams, groups of {GROUP} samples"
+            out["distinct"] = figure(of_mean(distinct(ids, 2)), "higher", note=note)
+        return out
+
+    def _means(self, values: np.ndarray) -> np.ndarray:
+        """Continuations of one prompt are not independent: their mean is one value."""
+        if self.prompt and self.group > 1 and len(values) % self.group == 0:
+            return values.reshape(-1, self.group).mean(1)
+        return values

@@ -27,7 +27,7 @@ class CharacterModel:
             raise UserError(f"{len(alphabet)} characters are too many for order {order}.", "Lower the order.")
         self.index = {character: number for number, character in enumerate(alphabet, 1)}
         self.base = len(alphabet) + 1
-        self.digest = hashlib.blake2b("\n".join(lines).encode(), digest_size=8).hexdigest()
+        self.digest = text_digest(lines)
         self._tables = [self._count(lines, length) for length in range(1, order + 1)]
 
     @property
@@ -70,6 +70,11 @@ class CharacterModel:
     def bits_per_character(self, texts: Sequence[str]) -> np.ndarray:
         """Mean bits per character of each text, `(n,)`; an empty text counts as one unknown character."""
         return np.array([-self.log2_probs(t).mean() if t else np.log2(self.base) for t in texts])
+
+
+def text_digest(lines: Sequence[str]) -> str:
+    """A hash of some lines of text."""
+    return hashlib.blake2b("\n".join(lines).encode(), digest_size=8).hexdigest()
 
 
 def _lookup(keys: np.ndarray, values: np.ndarray, wanted: np.ndarray) -> np.ndarray:

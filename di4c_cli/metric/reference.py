@@ -22,8 +22,11 @@ KEPT = 10_000
 class Reference:
     """Moments of all reference images and the features of the first `KEPT`."""
 
-    def __init__(self, name: str, network: str, digest: str, moments: Moments, features: np.ndarray) -> None:
-        self.name, self.network, self.digest = name, network, digest
+    def __init__(
+        self, name: str, network: str, digest: str, moments: Moments, features: np.ndarray, source: str = ""
+    ) -> None:
+        """`network` and `digest` are hashes of feature network and images, `source` says where they were."""
+        self.name, self.network, self.digest, self.source = name, network, digest, source
         self.moments, self.features = moments, features
 
     @property
@@ -49,6 +52,7 @@ class Reference:
     def save(self, path: Path) -> None:
         """Write the .npz, provenance inside."""
         provenance = {"name": self.name, "network": self.network, "digest": self.digest, "count": self.count}
+        provenance["source"] = self.source
         buffer = io.BytesIO()
         arrays = {**self.moments.arrays(), "features": self.features.astype(np.float32)}
         arrays["provenance"] = np.array(json.dumps(provenance))
@@ -62,14 +66,17 @@ class Reference:
             with np.load(path, allow_pickle=False) as file:
                 provenance = json.loads(str(file["provenance"]))
                 moments, features = Moments.from_arrays(file), file["features"]
+                name, made_by, digest = (str(provenance[key]) for key in ("name", "network", "digest"))
         except (OSError, ValueError, KeyError) as error:
             raise UserError(
                 f"{path} holds no reference statistics.", "Make them again from the images."
             ) from error
-        return cls(provenance["name"], provenance["network"], provenance["digest"], moments, features)
+        return cls(name, made_by, digest, moments, features, str(provenance.get("source", "")))
 
 
-def make_reference(name: str, network: FeatureNetwork, batches: Iterable[np.ndarray]) -> Reference:
+def make_reference(
+    name: str, network: FeatureNetwork, batches: Iterable[np.ndarray], source: str = ""
+) -> Reference:
     """Embed batches of uint8 images; constant memory apart from the kept features."""
     moments: Moments | None = None
     kept: list[np.ndarray] = []
@@ -85,20 +92,20 @@ def make_reference(name: str, network: FeatureNetwork, batches: Iterable[np.ndar
         room -= len(kept[-1])
     if moments is None:
         raise UserError(f"The reference '{name}' holds no images.", "Name a folder or file with images.")
-    return Reference(name, network.digest, digest.hexdigest(), moments, np.concatenate(kept))
+    return Reference(name, network.digest, digest.hexdigest(), moments, np.concatenate(kept), source)
 
 
 def cached_reference(
-    path: Path, name: str, network: FeatureNetwork, batches: Iterable[np.ndarray]
+    path: Path, name: str, network: FeatureNetwork, batches: Iterable[np.ndarray], source: str
 ) -> Reference:
-    """The reference at `path` if it was made with this network, else a fresh one written there."""
+    """The reference at `path` if this network made it from this source, else a fresh one, written there."""
     if path.is_file():
         try:
             found = Reference.load(path)
-            if found.network == network.digest and found.name == name:
+            if found.network == network.digest and found.source == source:
                 return found
         except UserError:
             pass  # a damaged cache is made again
-    made = make_reference(name, network, batches)
+    made = make_reference(name, network, batches, source)
     made.save(path)
     return made

@@ -8,7 +8,7 @@ from pathlib import Path
 from di4c_cli import files
 from di4c_cli.evaluation.result import Results
 from di4c_cli.report import sections
-from di4c_cli.report.summary import speed_up
+from di4c_cli.report.summary import sentences
 from di4c_cli.report.table import NAMES
 
 
@@ -16,7 +16,9 @@ def page(results: Results, folder: Path, run: Path | None = None) -> str:
     """The page of an evaluation in `folder`; `run` adds recipe and training curves."""
     title = escape(results.title)
     main = results.metrics[0] if results.metrics else ""
-    headline = "".join(f'<p class="headline">{escape(line)}</p>' for line in speed_up(results, main))
+    headline = "".join(
+        f'<p class="headline">{escape(line)}</p>' for line in (sentences(results, main) if main else [])
+    )
     notes = "".join(f"<li>{escape(note)}</li>" for note in _notes(results))
     style = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
     count, seed = (results.cells[0].n, results.cells[0].seed) if results.cells else (0, 0)

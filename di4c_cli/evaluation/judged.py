@@ -1,0 +1,98 @@
+"""Text figures under a causal judge: perplexity by both protocols, bits per byte, entropy beside them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from di4c_cli.errors import UserError
+from di4c_cli.evaluation.parts import Parts, Scores
+from di4c_cli.evaluation.result import Figure, Instrument
+from di4c_cli.evaluation.scorer import Scorer, figure
+from di4c_cli.metric.diversity import self_bleu, unigram_entropy
+from di4c_cli.metric.interval import of_mean
+from di4c_cli.metric.judge import CausalJudge
+from di4c_cli.metric.perplexity import PUBLISHED, STRICT, published_losses, strict_score
+
+
+class JudgeScorer(Scorer):
+    """Perplexity of samples; with `prompt` tokens given, of continuations, with their Self-BLEU.
+
+    `direct`: the samples' ids are the judge's own, so that the published protocol applies.
+    """
+
+    def __init__(self, judge: CausalJudge, direct: bool, prompt: int = 0, group: int = 0) -> None:
+        if prompt and not direct:
+            raise UserError(
+                f"{judge.name} has another tokenizer than the model, so continuations cannot be judged.",
+                "Name a --judge with the model's tokenizer.",
+            )
+        self.judge, self.direct, self.prompt, self.group = judge, direct, prompt, group
+        self.main = "perplexity" if direct else "perplexity_strict"
+
+    def instrument(self) -> Instrument:
+        protocols = (
+            [PUBLISHED, STRICT] if self.direct and not self.prompt else [PUBLISHED if self.direct else STRICT]
+        )
+        detail: dict[str, Any] = {"protocols": protocols, "window": self.judge.window}
+        if self.prompt:
+            detail |= {"prompt_tokens": self.prompt, "continuations": self.group}
+        return Instrument(name=self.judge.name, kind="judge", digest=self.judge.digest, detail=detail)
+
+    def score(self, x: Tensor, decoded: Any) -> Scores:
+        if not isinstance(decoded, list):
+            raise UserError("A judge reads text, not images.", "Leave --judge out.")
+        ids = x.cpu().numpy()
+        out: Scores = {"entropy": self._entropy(ids, decoded)}
+        if self.direct:
+            out["loss"] = published_losses(self.judge, x, self.prompt)
+        if self.prompt:
+            out["ids"] = ids.astype(np.int32)
+        else:
+            strict = [strict_score(self.judge, text) for text in decoded]
+            out["strict"] = np.array([[s.nats, s.tokens, s.bytes] for s in strict])
+        return out
+
+    def _entropy(self, ids: np.ndarray, decoded: list[str]) -> np.ndarray:
+        """Of the model's own tokens; of the judge's where there are only texts."""
+        if ids.shape[1]:
+            return unigram_entropy(ids[:, self.prompt :])
+        rows = [np.array([self.judge.encode(text) or [0]]) for text in decoded]
+        return np.concatenate([unigram_entropy(row) for row in rows])
+
+    def summarise(self, parts: Parts) -> dict[str, Figure]:
+        out: dict[str, Figure] = {}
+        if self.direct:
+            note = f"{PUBLISHED} protocol" + (f", positions from {self.prompt}" if self.prompt else "")
+            out["perplexity"] = figure(self._of_means(parts.column("loss"), np.exp), "lower", note=note)
+        if not self.prompt:
+            out |= self._strict(parts.column("strict"))
+        out["entropy"] = figure(self._of_means(parts.column("entropy")), "higher", "nats")
+        if self.prompt and self.group > 1:
+            out["self_bleu"] = self._self_bleu(parts)
+        return out
+
+    def _of_means(self, values: np.ndarray, transform: Any = None) -> Any:
+        """Continuations of one prompt are not independent, so prompts are resampled, not continuations."""
+        if self.prompt and self.group > 1 and len(values) % self.group == 0:
+            values = values.reshape(-1, self.group).mean(1)
+        return of_mean(values, transform)
+
+    def _strict(self, sums: np.ndarray) -> dict[str, Figure]:
+        nats, tokens, size = sums[sums[:, 1] > 0].T
+        if len(nats) == 0:
+            raise UserError("All samples are empty for the judge.", "Look at the samples.")
+        note = f"{STRICT} protocol"
+        return {
+            "perplexity_strict": figure(of_mean(nats / tokens, np.exp), "lower", note=note),
+            "bits_per_byte": figure(of_mean(nats / np.log(2) / size), "lower", "bits", note),
+        }
+
+    def _self_bleu(self, parts: Parts) -> Figure:
+        ids = parts.column("ids")
+        whole = len(ids) // self.group * self.group
+        groups = ids[:whole].reshape(-1, self.group, ids.shape[1]).tolist()
+        note = f"{self.group} continuations, prompt included, the model's tokens"
+        return figure(of_mean(self_bleu(groups)), "lower", "0-100", note)

@@ -1,0 +1,100 @@
+"""Samples and references that lie in files: images (folder, .npy, .npz), texts (.txt, .jsonl), ids (.npy)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+from di4c_cli.errors import UserError
+
+PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
+TEXTS = (".txt", ".jsonl")
+BATCH = 500
+
+
+def is_text(path: Path) -> bool:
+    """Does a file hold texts?"""
+    return path.suffix in TEXTS
+
+
+def read_texts(path: Path) -> list[str]:
+    """One text a line; in .jsonl the field `text`. Empty lines do not count."""
+    if not path.is_file():
+        raise UserError(f"There is no file {path}.", "Check the path.")
+    out = []
+    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
+        if not line.strip():
+            continue
+        if path.suffix == ".jsonl":
+            try:
+                line = str(json.loads(line)["text"])
+            except (ValueError, KeyError, TypeError) as error:
+                raise UserError(
+                    f"{path}, line {number}: no JSON object with a text.", "Mend the line."
+                ) from error
+        out.append(line)
+    if not out:
+        raise UserError(f"{path} holds no samples.", "Write one text a line.")
+    return out
+
+
+def read_array(path: Path) -> np.ndarray:
+    """A .npy array, or the `images` (else the only array) of an .npz."""
+    try:
+        loaded = np.load(path, mmap_mode="r", allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            return loaded
+        with loaded:
+            name = "images" if "images" in loaded.files else (loaded.files or [""])[0]
+            out: np.ndarray = loaded[name]
+            return out
+    except (OSError, ValueError, KeyError, EOFError) as error:
+        raise UserError(f"{path} is not a readable array file.", "Write it with numpy.save.") from error
+
+
+def image_batches(path: Path) -> Iterator[np.ndarray]:
+    """uint8 images `(n, H, W)` or `(n, H, W, 3)`, a batch at a time; all of one size, at least one."""
+    if not path.exists():
+        raise UserError(f"There is no {path}.", "Check the path.")
+    size: tuple[int, ...] | None = None
+    for batch in _folder(path) if path.is_dir() else _array(path):
+        if size is not None and batch.shape[1:] != size:
+            raise UserError(f"The images of {path} have different sizes.", "Bring them to one size.")
+        size = batch.shape[1:]
+        yield batch
+    if size is None:
+        raise UserError(f"{path} holds no samples.", "Put images there, or name another file.")
+
+
+def _array(path: Path) -> Iterator[np.ndarray]:
+    images = read_array(path)
+    if images.dtype != np.uint8 or images.ndim not in (3, 4) or (images.ndim == 4 and images.shape[-1] != 3):
+        shape = "×".join(map(str, images.shape))
+        raise UserError(
+            f"{path} holds {images.dtype} of {shape}, not uint8 images (n, H, W) or (n, H, W, 3).",
+            "Convert it.",
+        )
+    for start in range(0, len(images), BATCH):
+        yield np.ascontiguousarray(images[start : start + BATCH])
+
+
+def _folder(path: Path) -> Iterator[np.ndarray]:
+    names = sorted(p for p in path.rglob("*") if p.suffix.lower() in PICTURES)
+    for start in range(0, len(names), BATCH):
+        images = [_picture(name) for name in names[start : start + BATCH]]
+        if len({image.shape for image in images}) > 1:
+            raise UserError(f"The images of {path} have different sizes.", "Bring them to one size.")
+        yield np.stack(images)
+
+
+def _picture(path: Path) -> np.ndarray:
+    """Grey stays grey, everything else becomes RGB."""
+    try:
+        with Image.open(path) as image:
+            return np.asarray(image if image.mode == "L" else image.convert("RGB"))
+    except (OSError, UnidentifiedImageError, Image.DecompressionBombError) as error:
+        raise UserError(f"{path} is not a readable image.", "Remove it.") from error

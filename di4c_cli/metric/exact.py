@@ -1,0 +1,103 @@
+"""Spaces small enough to enumerate: total variation, KL, and a model's N-step law without sampling."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from di4c_cli.denoiser import Denoiser
+from di4c_cli.errors import UserError
+from di4c_cli.sampler.grid import times
+
+LIMIT = 2_500
+"""States above which a space is not enumerated."""
+
+
+def total_variation(p: np.ndarray, q: np.ndarray) -> float:
+    """½ Σ |p - q|."""
+    return float(np.abs(p - q).sum() / 2)
+
+
+def divergence(p: np.ndarray, q: np.ndarray) -> float:
+    """KL(p ‖ q) in nats; infinite where q misses something p has."""
+    seen = p > 0
+    if (q[seen] <= 0).any():
+        return float("inf")
+    return float((p[seen] * np.log(p[seen] / q[seen])).sum())
+
+
+def enumerable(denoiser: Denoiser) -> bool:
+    """Can all states (the mask included) be listed?"""
+    return bool(denoiser.length * np.log(denoiser.process.states) <= np.log(LIMIT))
+
+
+def states(symbols: int, length: int) -> Tensor:
+    """All sequences `(symbols ** length, length)`, the last position fastest."""
+    return torch.tensor(list(itertools.product(range(symbols), repeat=length)))
+
+
+def empirical(x: Tensor, symbols: int) -> np.ndarray:
+    """Shares of each sequence among samples `(n, D)`, in the order of `states`."""
+    place = torch.zeros(len(x), dtype=torch.long)
+    for d in range(x.shape[1]):
+        place = place * symbols + x[:, d]
+    count = torch.bincount(place, minlength=symbols ** x.shape[1]).double()
+    out: np.ndarray = (count / count.sum()).numpy()
+    return out
+
+
+@torch.no_grad()
+def step_law(
+    denoiser: Denoiser, steps: int, label: int | None = None, latents: int = 64, grid: str = "uniform"
+) -> np.ndarray:
+    """Law of x_0 after `steps` analytical steps from the prior, `(S ** D,)` in the order of `states`.
+
+    Every step is a matrix over all states: p(x_s | x_t) = E_λ Π_d p(x_s^d | x_t; λ), the mean over λ by
+    `latents` midpoints of the unit interval (one for a product model). Only a scalar λ can be enumerated.
+    """
+    if not enumerable(denoiser):
+        raise UserError("This space is too large to enumerate.", "Use sampled metrics.")
+    process, length = denoiser.process, denoiser.length
+    space = states(process.states, length)
+    law = _prior(denoiser, space)
+    points = times(steps, grid)
+    labels = None if label is None else torch.full((len(space),), label)
+    for i in range(steps, 0, -1):
+        t, s = (torch.full((len(space),), points[j], dtype=torch.float64) for j in (i, i - 1))
+        law = law @ _transition(denoiser, space, t, s, labels, latents)
+    real = (space < process.symbols).all(1)
+    out: np.ndarray = law[real].numpy()
+    return out
+
+
+def _prior(denoiser: Denoiser, space: Tensor) -> Tensor:
+    """Law of x_1 over the space: all mask, or the stationary law in every position."""
+    process = denoiser.process
+    if process.mask is not None:
+        return (space == process.mask).all(1).double()
+    stationary = process.stationary().double()  # type: ignore[attr-defined]
+    return stationary[space].prod(1)
+
+
+def _transition(
+    denoiser: Denoiser, space: Tensor, t: Tensor, s: Tensor, label: Tensor | None, latents: int
+) -> Tensor:
+    """`(states, states)`, rows are x_t."""
+    values: list[float | None] = [None]
+    if denoiser.latent is not None:
+        if denoiser.latent.dim != 1 or denoiser.latent.distribution != "uniform":
+            raise UserError("Only a scalar uniform λ can be enumerated.", "Use sampled metrics.")
+        values = [(k + 0.5) / latents for k in range(latents)]
+    total = torch.zeros(len(space), len(space), dtype=torch.float64)
+    for value in values:
+        lam = None if value is None else torch.full((len(space),), value, dtype=denoiser.time_dtype)
+        p0 = denoiser.predict(space, t, label, lam).dense().double().exp()
+        step = denoiser.process.posterior(p0, space, t, s).double()  # (states, D, symbols and mask)
+        joint = torch.ones(len(space), len(space), dtype=torch.float64)
+        for d in range(space.shape[1]):
+            joint *= step[:, d, space[:, d]]
+        total += joint
+    return total / len(values)

@@ -1,0 +1,134 @@
+"""Causal language models that judge text: loaded from a Hub id, a local folder or a GGUF file."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from di4c_cli.errors import Failure, UserError
+from di4c_cli.metric.features import tensors_digest
+
+LOGITS = 64_000_000
+"""Logits in memory at once (256 MB); GPT-2 on 1024 tokens has 51 million."""
+
+
+class CausalJudge:
+    """A tokenizer and log-probabilities of tokens given the ones before."""
+
+    def __init__(self, name: str, network: Any, tokenizer: Any) -> None:
+        self.name, self.network, self.tokenizer = name, network.eval(), tokenizer
+        self.digest = tensors_digest(network.state_dict())
+        config = network.config
+        self.window = int(getattr(config, "max_position_embeddings", 1024))
+        self.vocabulary = int(config.vocab_size)
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.network.parameters()).device
+
+    @property
+    def end(self) -> int | None:
+        """The id of end-of-text."""
+        return None if self.tokenizer.eos_token_id is None else int(self.tokenizer.eos_token_id)
+
+    @property
+    def start(self) -> int | None:
+        """What stands before the first token, so that it can be judged too."""
+        return self.end if self.tokenizer.bos_token_id is None else int(self.tokenizer.bos_token_id)
+
+    @torch.no_grad()
+    def losses(self, ids: Tensor) -> Tensor:
+        """-log p(token | tokens before) in nats, `(n, D)` -> `(n, D - 1)`; the first token is only given."""
+        if int(ids.max()) >= self.vocabulary:
+            raise UserError(
+                f"Token {int(ids.max())} is outside the judge's vocabulary of {self.vocabulary}.",
+                "Use a judge with the model's tokenizer, or the strict protocol alone.",
+            )
+        if ids.shape[1] > self.window:
+            raise UserError(
+                f"{ids.shape[1]} tokens do not fit into the judge's window of {self.window}.",
+                "Use another --judge.",
+            )
+        rows = max(1, LOGITS // (ids.shape[1] * self.vocabulary))
+        parts = []
+        for start in range(0, len(ids), rows):
+            part = ids[start : start + rows].to(self.device)
+            logits = self.network(input_ids=part).logits[:, :-1].float()
+            loss = F.cross_entropy(logits.flatten(0, 1), part[:, 1:].flatten(), reduction="none")
+            parts.append(loss.view(len(part), -1).cpu())
+        return torch.cat(parts)
+
+    @torch.no_grad()
+    def features(self, texts: list[str], length: int) -> Tensor:
+        """Last hidden state at the last of at most `length` tokens of each text, `(n, H)`, for MAUVE."""
+        out = []
+        for text in texts:
+            ids = self.encode(text)[:length] or [self.start or 0]
+            states = self.network(
+                input_ids=torch.tensor([ids], device=self.device), output_hidden_states=True
+            )
+            out.append(states.hidden_states[-1][0, -1].float().cpu())
+        return torch.stack(out)
+
+    def encode(self, text: str) -> list[int]:
+        """Text to ids without additions; end-of-text in the text is the token, not its letters."""
+        ids: list[int] = self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+        return ids
+
+    def same_tokens(self, tokenizer: Any) -> bool:
+        """Does a `tokenizers` tokenizer number its tokens as the judge does?"""
+        own: dict[str, int] = self.tokenizer.get_vocab()
+        other: dict[str, int] = tokenizer.get_vocab()
+        return len(other) <= len(own) and all(own.get(token) == number for token, number in other.items())
+
+
+def load_judge(ref: str, device: str = "cpu") -> CausalJudge:
+    """A judge by Hub id, folder or .gguf file; weights are only read from formats that cannot run code."""
+    try:
+        transformers: Any = import_module("transformers")
+    except ImportError as error:
+        raise UserError("A causal judge needs transformers.", "Run `pip install 'di4c[text]'`.") from error
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    path = Path(ref)
+    if path.suffix == ".gguf":
+        if not path.is_file():
+            raise UserError(f"There is no judge {path}.", "Check the path.")
+        where, options = str(path.parent), {"gguf_file": path.name}
+    else:
+        if not path.exists() and (ref.startswith((".", "/", "~")) or ref.count("/") > 1):
+            raise UserError(f"There is no judge {path}.", "Check the path.")
+        where, options = ref, {}
+    tokenizer = _load_tokenizer(transformers, ref, where, options)
+    try:
+        extra = {} if options else {"use_safetensors": True}
+        network = transformers.AutoModelForCausalLM.from_pretrained(
+            where, dtype=torch.float32, **options, **extra
+        )
+    except (OSError, ValueError, ImportError, KeyError, RuntimeError) as error:
+        raise _cannot(ref, path, "cannot be loaded as a causal language model", error) from error
+    return CausalJudge(path.name if path.exists() else ref, network.to(device), tokenizer)
+
+
+def _load_tokenizer(transformers: Any, ref: str, where: str, options: dict[str, str]) -> Any:
+    path = Path(ref)
+    names = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
+    if path.is_dir() and not any((path / name).is_file() for name in names):
+        raise UserError(f"The judge {ref} has no tokenizer.", "Put its tokenizer.json into the folder.")
+    try:
+        return transformers.AutoTokenizer.from_pretrained(where, **options)
+    except (OSError, ValueError, ImportError, KeyError, RuntimeError, AttributeError, TypeError) as error:
+        raise _cannot(ref, path, "has no tokenizer that can be loaded", error) from error
+
+
+def _cannot(ref: str, path: Path, what: str, error: Exception) -> UserError | Failure:
+    """A local judge is the user's to mend; an unreachable Hub is not."""
+    first = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+    if path.exists():
+        return UserError(f"The judge {ref} {what}: {first}.", "Name another --judge.")
+    return Failure(f"The judge {ref} {what}: {first}.", "Name a local folder or .gguf file with --judge.")
