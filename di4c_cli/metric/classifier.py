@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-FEATURES = 48
+FEATURES = 32
 
 
 class Classifier(nn.Module):
@@ -32,11 +32,15 @@ class Classifier(nn.Module):
 
     def features(self, images: Tensor) -> Tensor:
         """`(n, H, W)` -> `(n, FEATURES)`."""
-        return torch.tanh(self.hidden(self.convolutions(images[:, None]).flatten(1)))
+        return self.hidden(self.convolutions(images[:, None]).flatten(1))
 
     def forward(self, images: Tensor) -> Tensor:
         """`(n, H, W)` -> `(n, classes)` logits."""
-        return self.out(self.features(images))
+        return self.classify(self.features(images))
+
+    def classify(self, features: Tensor) -> Tensor:
+        """Features `(n, FEATURES)` -> `(n, classes)` logits."""
+        return self.out(nn.functional.gelu(features))
 
     @torch.no_grad()
     def embed(self, images: np.ndarray, chunk: int = 512) -> tuple[np.ndarray, np.ndarray]:
@@ -46,7 +50,7 @@ class Classifier(nn.Module):
             pixels = torch.from_numpy(images[start : start + chunk].astype(np.float32) / 255)
             hidden = self.features(pixels)
             features.append(hidden.double().numpy())
-            probabilities.append(self.out(hidden).double().softmax(-1).numpy())
+            probabilities.append(self.classify(hidden).double().softmax(-1).numpy())
         return np.concatenate(features), np.concatenate(probabilities)
 
 
