@@ -182,7 +182,7 @@ ABSTRACT = (
 def _tiny(world: str, steps: tuple[int, ...], *metrics: str) -> Callable[[], Plan]:
     def make() -> Plan:
         cells = tuple(CellPlan(row, column(k), k) for row in ("teacher", "student") for k in steps)
-        return Plan(world, f"{world}: quality against steps", cells, 2000, metrics)
+        return Plan(world, f"{world}: quality against steps", cells, 2000, metrics, labels="none")
 
     return make
 

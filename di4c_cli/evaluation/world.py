@@ -92,15 +92,9 @@ class WorldMetrics:
         }
 
 
-def sample_labels(model: Model, n: int, first: int = 0) -> list[int] | None:
-    """Labels by sample number, every class equally often; None for a model without labels."""
-    count = model.config.labels
-    return None if count is None else [number % count for number in range(first, first + n)]
-
-
 def quality(world: str, model: Model, steps: int, n: int = 2000, seed: int = 0) -> dict[str, float]:
-    """Draw `n` samples in `steps` steps (class-conditional where the model is) and measure them."""
-    x = model.sample(n, steps=steps, seed=seed, label=sample_labels(model, n))
+    """Draw `n` samples in `steps` steps, without labels, and measure them."""
+    x = model.sample(n, steps=steps, seed=seed)
     return _metrics(world).measure(x)
 
 
