@@ -59,7 +59,8 @@ def show_table(title: str, columns: list[str], rows: list[list[str]], stream: An
         console.width = max(console.width, 120)
     table = Table(title=title, title_justify="left")
     for number, column in enumerate(columns):
-        table.add_column(column, justify="left" if number == 0 else "right", overflow="fold")
+        numeric = number > 0 and all(row[number][:1] in "0123456789-+±. –—" for row in rows)
+        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         table.add_row(*row)
     console.print(table)
