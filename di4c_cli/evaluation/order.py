@@ -138,7 +138,7 @@ def _free_plan(order: Order, taking_part: list[Entrant], world: str) -> Plan:
     names = " against ".join(entrant.model.name for entrant in reversed(taking_part))
     rows = [entrant.row for entrant in taking_part]
     plan = steps_plan(world or last.name, names, rows, order.steps or steps, order.n or n, order.temperatures)
-    # the class would tell a product model what belongs together, which is what the mixture must find by itself
+    # a class would tell a product model what belongs together, which is what the mixture must find itself
     return replace(plan, n=order.n or n, labels="none" if world else plan.labels)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from di4c_cli.errors import UserError
@@ -45,5 +46,6 @@ def compare_pair(
         list(steps),
         n,
     )
+    plan = replace(plan, labels="none" if world else plan.labels)
     entrants = [Entrant("teacher", teacher), Entrant("student", student)]
     return evaluate(plan, entrants, scorers, n, seed, work, advance, world, gallery)

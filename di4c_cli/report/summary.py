@@ -59,7 +59,6 @@ def at_equal_entropy(results: Results, metric: str) -> list[str]:
         other = sum(point.other for point in points) / len(points)
         low, high = min(p.entropy for p in points), max(p.entropy for p in points)
         where = f"{number(low)}" if len(points) == 1 else f"{number(low)} to {number(high)}"
-        out.append(
-            f"{name} at equal entropy ({where} nats), {steps} steps: student {number(mine)}, teacher {number(other)}."
-        )
+        sides = f"student {number(mine)}, teacher {number(other)}"
+        out.append(f"{name} at equal entropy ({where} nats), {steps} steps: {sides}.")
     return out or [f"The models' entropies do not overlap, so their {name} cannot be compared."]

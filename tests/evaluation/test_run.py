@@ -11,16 +11,23 @@ import pytest
 import torch
 
 from di4c_cli.errors import UserError
-from di4c_cli.evaluation import images, instruments
+from di4c_cli.evaluation import images, instruments, sampling
 from di4c_cli.evaluation.pair import compare_pair
 from di4c_cli.evaluation.parts import Parts, identity
 from di4c_cli.evaluation.plan import CellPlan, Plan
 from di4c_cli.evaluation.result import Results, load
-from di4c_cli.evaluation.run import Entrant, evaluate, labels_of
+from di4c_cli.evaluation.run import evaluate
+from di4c_cli.evaluation.sampling import Entrant, labels_of
 from di4c_cli.evaluation.world import WorldMetrics, quality
 from di4c_cli.metric.features import ClassifierFeatures
 from di4c_cli.metric.reference import Reference
 from di4c_cli.model import Model
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts of 50 samples."""
+    monkeypatch.setattr(sampling, "SYMBOLS", 64 * 50)
 
 
 class Counting:
@@ -42,10 +49,10 @@ class Counting:
         return self.inner.sample(n, **options)
 
 
-def test_figures_from_parts_are_those_of_the_whole(teacher: Model, pupil: Model) -> None:
-    results = compare_pair(teacher, pupil, (2,), n=1200, seed=3)
+def test_figures_from_parts_are_those_of_the_whole(teacher: Model, pupil: Model, small_parts: None) -> None:
+    results = compare_pair(teacher, pupil, (2,), n=120, seed=3)
     for row, model in (("teacher", teacher), ("student", pupil)):
-        whole = quality("tiny-digits", model, 2, 1200, 3)
+        whole = quality("tiny-digits", model, 2, 120, 3)
         cell = results.cell(row, "2 steps")
         assert cell is not None
         for name, value in whole.items():
@@ -55,7 +62,7 @@ def test_figures_from_parts_are_those_of_the_whole(teacher: Model, pupil: Model)
 def test_a_result_says_how_it_was_obtained(teacher: Model, pupil: Model, tmp_path: Path) -> None:
     results = compare_pair(teacher, pupil, (1,), n=60, seed=4)
     cell = results.cells[0]
-    assert (cell.n, cell.seed, cell.labels) == (60, 4, "every class equally often")
+    assert (cell.n, cell.seed, cell.labels) == (60, 4, "unconditional")
     assert cell.settings["sampler"] == "analytical" and cell.settings["dtype"] == "float64"
     assert results.instruments[0].digest and results.instruments[0].reference_n == 500
     assert results.packages["torch"] == torch.__version__ and results.device.startswith("cpu")
@@ -71,18 +78,20 @@ def _run(model: Any, n: int, work: Path) -> Results:
     return evaluate(plan, [Entrant("teacher", model)], [instruments.world_scorer("tiny-digits")], n, 0, work)
 
 
-def test_an_interrupted_evaluation_goes_on_where_it_was(teacher: Model, tmp_path: Path) -> None:
-    stopped = Counting(teacher, stop_after=1000)
+def test_an_interrupted_evaluation_goes_on_where_it_was(
+    teacher: Model, tmp_path: Path, small_parts: None
+) -> None:
+    stopped = Counting(teacher, stop_after=100)
     with pytest.raises(KeyboardInterrupt):
-        _run(stopped, 1600, tmp_path)
-    assert stopped.asked == 1000
+        _run(stopped, 160, tmp_path)
+    assert stopped.asked == 100
     again = Counting(teacher)
-    resumed = _run(again, 1600, tmp_path)
-    assert again.asked == 600
-    straight = _run(teacher, 1600, tmp_path / "other")
+    resumed = _run(again, 160, tmp_path)
+    assert again.asked == 60
+    straight = _run(teacher, 160, tmp_path / "other")
     assert resumed.cells[0].figures == straight.cells[0].figures
     finished = Counting(teacher)
-    _run(finished, 1600, tmp_path)
+    _run(finished, 160, tmp_path)
     assert finished.asked == 0
 
 
@@ -112,8 +121,9 @@ def test_a_part_cut_short_is_computed_again(tmp_path: Path) -> None:
 def _peak(n: int, folder: Path, scorer: images.ImageScorer) -> int:
     def compute(first: int, count: int) -> dict[str, np.ndarray]:
         generator = np.random.default_rng(first)
+        width = len(scorer.reference.moments.mean)
         law = generator.dirichlet(np.ones(10), size=count)
-        return {"features": generator.normal(size=(count, 48)).astype(np.float32), "probabilities": law}
+        return {"features": generator.normal(size=(count, width)).astype(np.float32), "probabilities": law}
 
     parts = Parts(folder, n, 500)
     tracemalloc.start()
@@ -128,8 +138,8 @@ def _peak(n: int, folder: Path, scorer: images.ImageScorer) -> int:
 def test_fifty_thousand_samples_take_no_more_memory_than_five(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kept rows are the only thing that could grow; they are capped (here at 2000)."""
-    monkeypatch.setattr(images, "KEPT", 2000)
+    """The kept rows are the only thing that could grow; they are capped (here at 1000)."""
+    monkeypatch.setattr(images, "KEPT", 1000)
     scorer = instruments.world_scorer("tiny-digits")
     assert isinstance(scorer, images.ImageScorer)
     small, large = _peak(5_000, tmp_path / "a", scorer), _peak(50_000, tmp_path / "b", scorer)
