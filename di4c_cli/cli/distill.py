@@ -11,7 +11,7 @@ import typer
 from di4c_cli import embedded, recipe_file
 from di4c_cli.cli.console import guarded, say
 from di4c_cli.cli.live import SHOWN, LiveTable, duration
-from di4c_cli.errors import UserError
+from di4c_cli.teacher.registry import recipe_for
 from di4c_cli.training.launch import launch, launch_with_accelerate, launched, preset
 
 if TYPE_CHECKING:
@@ -104,19 +104,6 @@ def resolve(
     elif resolved.objective.reference == "teacher":
         resolved.data = "teacher"
     return resolved, Path(name).stem if name.endswith((".yaml", ".yml")) else name
-
-
-def recipe_for(teacher: str) -> str:
-    """The recipe of a known teacher; of a model folder, the one that its teacher has."""
-    world = teacher.removesuffix("-student")
-    if world in embedded.WORLDS:
-        return world
-    if teacher in recipe_file.names():
-        return teacher
-    raise UserError(
-        f"There is no recipe of its own for the teacher '{teacher}'.",
-        "Name one with --recipe; `di4c recipes` lists them.",
-    )
 
 
 def _run(recipe: Recipe, out: Path, device: str | None, force: bool) -> None:

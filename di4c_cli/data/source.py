@@ -2,74 +2,133 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
-from di4c_cli import embedded
+from di4c_cli import embedded, hub
+from di4c_cli.data import cifar, images, text, tokens
 from di4c_cli.data.batch import Source
 from di4c_cli.data.embedded import load_world
-from di4c_cli.data.items import Items, TensorItems, check_items
-from di4c_cli.data.stream import NoData, Shuffled
-from di4c_cli.errors import UserError
+from di4c_cli.data.items import Items, TensorItems, check_items, check_rows
+from di4c_cli.data.stream import NoData, Shuffled, Wanted
+from di4c_cli.errors import Di4cError, UserError
 from di4c_cli.model import Model
 
+if TYPE_CHECKING:
+    from di4c_cli.codec.text import Text
+    from di4c_cli.codec.vq import Vq
 
-@dataclass(frozen=True)
-class Wanted:
-    """What a round asks of its data."""
+ELSEWHERE = "Name data with --data FILE, or train without any: --data teacher."
 
-    seed: int
-    stream: str
-    label_drop: float
-    flip: bool
+
+def open_source(name: str, model: Model, wanted: Wanted) -> Source:
+    """The endless stream of a source for one round."""
+    if name == "teacher":
+        return NoData(wanted)
+    if is_hub(name, model):
+        return _hub(name, model, wanted)
+    items = find_items(name, model, wanted.flip)
+    check_items(items, name, wanted.length)
+    first = items.rows([0])
+    check_rows(items, [0], *first, wanted.symbols, wanted.labels)
+    return Shuffled(items, wanted)
+
+
+def _is_embedded(name: str) -> bool:
+    return name == "embedded" or name.startswith("embedded:")
+
+
+def is_hub(name: str, model: Model) -> bool:
+    """Whether a name is a dataset of the Hub: spelt like one, no path here, and for a teacher of text."""
+    repo = name.partition("@")[0].partition(":")[0]
+    text_teacher = model.config.codec.get("type") == "text"
+    return text_teacher and not _is_embedded(name) and not Path(name).exists() and hub.is_id(repo)
+
+
+def find_items(name: str, model: Model, mirrored: bool = False) -> Items:
+    """The items at a local path or of an embedded world."""
+    if _is_embedded(name):
+        return embedded_items(name.partition(":")[2] or world_of(model), model)
+    path = Path(name)
+    if not path.exists():
+        raise UserError(f"There is no data at '{name}'.", ELSEWHERE)
+    kind = model.config.codec.get("type")
+    if path.suffix == ".npz":
+        return images.open_npz(path, pixel_shape(model), model.denoiser.length, model.denoiser.symbols)
+    if path.is_file() and path.suffix in tokens.SUFFIXES:
+        return tokens.open_token_file(path, model.denoiser.length, model.denoiser.symbols)
+    if kind == "text":
+        return text_items(path, model)
+    if path.is_dir() and kind == "pixels":
+        return pixel_items(path, model)
+    if path.is_dir() and kind == "vq":
+        from di4c_cli.data.vq_cache import VqItems
+
+        return VqItems(path, cast("Vq", model.codec), mirrored)
+    raise UserError(f"'{name}' is not data for a teacher of {kind} samples.", ELSEWHERE)
 
 
 def world_of(model: Model) -> str:
     """The embedded world a model belongs to: its own name, or that of the teacher it came from."""
-    names = (model.config.name, str(model.config.provenance.get("teacher", "")))
-    for name in names:
+    for name in (model.config.name, str(model.config.provenance.get("teacher", ""))):
         for world in embedded.WORLDS:
             if name in (world, f"{world}-student"):
                 return world
-    raise UserError(
-        f"'{model.name}' is not an embedded teacher, so there is no embedded data for it.",
-        "Name data with --data FILE, or use --data teacher.",
-    )
+    raise UserError(f"'{model.name}' is no embedded teacher, so there is no embedded data for it.", ELSEWHERE)
 
 
 def embedded_items(world: str, model: Model) -> Items:
     """The training part of an embedded world."""
     data = load_world(world)
-    shape = model.config.codec.get("shape") if model.config.codec.get("type") == "pixels" else None
-    return TensorItems(data.train, data.train_label, None if shape is None else tuple(shape))
+    return TensorItems(data.train, data.train_label, pixel_shape(model), f"embedded {world}")
 
 
-def find_items(name: str, model: Model) -> Items:
-    """The items a source names, checked against the teacher."""
-    if name == "embedded" or name.startswith("embedded:"):
-        world = name.partition(":")[2] or world_of(model)
-        items = embedded_items(world, model)
-    else:
-        raise UserError(
-            f"There is no data at '{name}'.", "Name data with --data FILE, or use --data teacher."
-        )
-    denoiser = model.denoiser
-    check_items(items, name, denoiser.length, denoiser.symbols, denoiser.labels)
-    return items
+def pixel_shape(model: Model) -> tuple[int, ...] | None:
+    """(C, H, W) of a teacher of pixels."""
+    codec = model.config.codec
+    return tuple(codec["shape"]) if codec.get("type") == "pixels" else None
 
 
-def open_source(name: str, model: Model, wanted: Wanted) -> Source:
-    """The endless stream of a source for one round."""
-    denoiser = model.denoiser
-    if name == "teacher":
-        return NoData(denoiser.length, wanted.seed, wanted.stream, denoiser.labels, wanted.label_drop)
-    items = find_items(name, model)
-    return Shuffled(
-        items,
-        wanted.seed,
-        wanted.stream,
-        denoiser.symbols,
-        denoiser.labels,
-        wanted.label_drop,
-        wanted.flip,
-        where=name,
-    )
+def text_items(path: Path, model: Model) -> Items:
+    """Text, JSONL and Parquet files, encoded with the teacher's tokenizer and packed."""
+    found = text.text_files(path)
+    if not found:
+        known = ", ".join((*text.SUFFIXES, *tokens.SUFFIXES))
+        raise UserError(f"{path} holds no text ({known}).", ELSEWHERE)
+    tokenizer = cast("Text", model.codec).tokenizer
+    tokens.check_vocabulary(tokenizer, model.denoiser.symbols)
+    ids = tokens.encode_files(found, tokenizer)
+    return tokens.PackedItems(ids, model.denoiser.length, str(path), frame_of(model))
+
+
+def frame_of(model: Model) -> int | None:
+    """Published language models saw every window between two end-of-text ids."""
+    codec = model.config.codec
+    whole = codec.get("name") == "gpt2" and model.denoiser.length > 2
+    return tokens.end_of_text(cast("Text", model.codec).tokenizer) if whole else None
+
+
+def pixel_items(path: Path, model: Model) -> Items:
+    """CIFAR-10 in either form, or a folder of images."""
+    shape = pixel_shape(model)
+    assert shape is not None
+    found = cifar.find_cifar(path)
+    if found is not None:
+        return cifar.open_cifar(found)
+    return images.ImageFolder(path, shape, model.denoiser.symbols)
+
+
+def _hub(name: str, model: Model, wanted: Wanted) -> Source:
+    """A text dataset of the Hub: `user/name`, `user/name:subset`, `user/name@revision`."""
+    from di4c_cli.data.hub_text import Streamed, dataset_files, hub_documents
+
+    rest, _, revision = name.partition("@")
+    repo, _, subset = rest.partition(":")
+    try:
+        branch, files = dataset_files(repo, revision or None, subset or None)
+    except Di4cError as error:
+        raise type(error)(f"The data '{name}' cannot be reached: {error.message}", ELSEWHERE) from error
+    tokenizer = cast("Text", model.codec).tokenizer
+    tokens.check_vocabulary(tokenizer, wanted.symbols)
+    key = {"dataset": name, "revision": branch, "files": files}
+    return Streamed(hub_documents(repo, branch, files), tokenizer, wanted, key, frame_of(model))

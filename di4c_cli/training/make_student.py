@@ -37,11 +37,14 @@ def student_config(teacher: Model, recipe: Recipe, round_number: int) -> ModelCo
 
 def _history(teacher: Model, recipe: Recipe, round_number: int) -> dict[str, Any]:
     parent = teacher.config.provenance
+    settings = recipe.model_dump(mode="json")
+    for key in ("teacher", "data"):
+        settings[key] = public_name(settings[key])
     return {
-        "teacher": recipe.teacher,
+        "teacher": settings["teacher"],
         "teacher_revision": parent.get("revision") if teacher.config.kind == "teacher" else None,
-        "recipe": recipe.model_dump(mode="json"),
-        "data": recipe.data,
+        "recipe": settings,
+        "data": settings["data"],
         "di4c": __version__,
         "torch": torch.__version__,
         "seed": recipe.seed,
@@ -50,6 +53,12 @@ def _history(teacher: Model, recipe: Recipe, round_number: int) -> dict[str, Any
         "iterations": recipe.training.iterations,
         "parent": {"kind": teacher.config.kind, "name": teacher.name, "provenance": parent},
     }
+
+
+def public_name(ref: str) -> str:
+    """A name or Hub id as it is; of a path on this machine only the end, which is all that others may see."""
+    path = Path(ref)
+    return path.resolve().name if path.is_absolute() or path.exists() else ref
 
 
 def new_student(teacher: Model, config: ModelConfig, recipe: Recipe, round_number: int) -> Denoiser:
@@ -70,24 +79,3 @@ def new_student(teacher: Model, config: ModelConfig, recipe: Recipe, round_numbe
     denoiser.network.load_state_dict(own | given)
     setattr(denoiser.network, "checkpointing", recipe.training.activation_checkpointing)  # noqa: B010 (typed as Module)
     return denoiser
-
-
-def codec_file(teacher: Model) -> Path | None:
-    """The tokenizer or VQGAN beside the teacher, to be copied to the student."""
-    name = teacher.config.codec.get("file")
-    return None if name is None or teacher.folder is None else teacher.folder / str(name)
-
-
-def card_text(config: ModelConfig) -> str:
-    """The student's README.md."""
-    try:
-        from di4c_cli.card import model_card
-    except ImportError:
-        history = config.provenance
-        return (
-            f"# {config.name}\n\nA few-step student of `{history['teacher']}`, distilled by di4c "
-            f"{history['di4c']} with the recipe `{history['recipe']['name']}` (round {history['round']}).\n\n"
-            "    di4c sample --student . --steps 4\n"
-        )
-    text: str = model_card(config)
-    return text

@@ -12,16 +12,18 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
+from di4c_cli.card import model_card
 from di4c_cli.config import ModelConfig
 from di4c_cli.data.batch import Source
-from di4c_cli.data.source import Wanted, open_source
+from di4c_cli.data.source import open_source
+from di4c_cli.data.stream import Wanted
 from di4c_cli.model import Model, load, load_folder
 from di4c_cli.recipe import Recipe
 from di4c_cli.student import build, save_folder
 from di4c_cli.training.curves import draw_curves
 from di4c_cli.training.loop import Outside, Report, Round
 from di4c_cli.training.loss_module import LossModule, make_objective
-from di4c_cli.training.make_student import card_text, codec_file, new_student, student_config
+from di4c_cli.training.make_student import new_student, student_config
 from di4c_cli.training.metrics import MetricsFile, Row, read_rows
 from di4c_cli.training.periodic import write_samples
 from di4c_cli.training.plan import make_plan
@@ -97,9 +99,7 @@ class Run:
         self.source = self._open(1, self.teacher)
 
     def _open(self, number: int, teacher: Model) -> Source:
-        training = self.recipe.training
-        wanted = Wanted(self.recipe.seed, f"data/{number}", training.label_drop, training.flip)
-        return open_source(self.recipe.data, teacher, wanted)
+        return open_source(self.recipe.data, teacher, wanted(self.recipe, teacher, number))
 
     def all_rounds(self, stop: StopRequest) -> None:
         """Every round that is not finished yet, then the curves and the run's student."""
@@ -143,8 +143,8 @@ class Run:
                 self.folder.round_student(number),
                 config,
                 model.denoiser,
-                card_text(config),
-                codec_file(teacher),
+                model_card(config),
+                teacher.codec_file,
             )
         self.accelerator.free_memory()
 
@@ -166,6 +166,20 @@ class Run:
             return None
         step = int(last.name.rpartition("-")[2]) if last is not None else 0
         return MetricsFile(self.folder.metrics, (number, step))
+
+
+def wanted(recipe: Recipe, teacher: Model, number: int) -> Wanted:
+    """What round `number` asks of its data."""
+    denoiser, training = teacher.denoiser, recipe.training
+    return Wanted(
+        recipe.seed,
+        f"data/{number}",
+        denoiser.length,
+        denoiser.symbols,
+        denoiser.labels,
+        training.label_drop,
+        training.flip,
+    )
 
 
 def averaged(config: ModelConfig, tensors: dict[str, Tensor], folder: Path | None) -> Model:

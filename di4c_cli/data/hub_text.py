@@ -1,0 +1,201 @@
+"""Text datasets of the Hub, read as they come: one Parquet file at a time, encoded into shards of a cache.
+
+A shard is produced once, from where the one before it ended, so a position in the stream is one integer here
+too: it gives the shard and the place in it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from di4c_cli import files, hub
+from di4c_cli.data import cache
+from di4c_cli.data.batch import Batch
+from di4c_cli.data.stream import Wanted
+from di4c_cli.data.text import count_rows, documents
+from di4c_cli.data.tokens import PackedItems, encode
+from di4c_cli.errors import UserError
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+SHARD = 1024
+"""Samples per shard; the order of samples is shuffled within one."""
+CONVERTED = "refs/convert/parquet"
+
+Documents = Callable[[int], Iterator[str]]
+"""The documents of a dataset from a given number on."""
+
+
+def dataset_files(repo: str, revision: str | None, subset: str | None) -> tuple[str, list[str]]:
+    """Revision and Parquet files of the training split; the Hub's own conversion if there are none."""
+    from huggingface_hub import HfApi
+
+    for branch in [revision] if revision else ["main", CONVERTED]:
+        call = partial(HfApi().list_repo_files, repo, repo_type="dataset", revision=branch)
+        names = hub.attempt(call, f"{repo}@{branch}")
+        found = sorted(name for name in names if name.endswith(".parquet"))
+        found = [name for name in found if subset is None or name.startswith(f"{subset}/")]
+        train = [name for name in found if "train" in name] or found
+        if train:
+            return str(branch), train
+    raise UserError(f"The dataset {repo} has no Parquet files.", "Download it and name a file with --data.")
+
+
+def hub_documents(repo: str, revision: str, names: list[str]) -> Documents:
+    """Documents across files; only the files that are reached are fetched."""
+    from huggingface_hub import hf_hub_download
+
+    def fetch(name: str) -> Path:
+        def call() -> str:
+            return str(hf_hub_download(repo, name, repo_type="dataset", revision=revision))
+
+        return Path(hub.attempt(call, f"{repo}@{revision}", name))
+
+    def read(skip: int) -> Iterator[str]:
+        for name in names:
+            path = fetch(name)
+            rows = count_rows(path) if skip else 0
+            if skip and skip >= rows:
+                skip -= rows
+                continue
+            yield from documents(path, skip)
+            skip = 0
+
+    return read
+
+
+class Streamed:
+    """A numbered stream over shards that are made when they are first reached.
+
+    Once the end of the dataset has been seen the numbers start over, in another order.
+    """
+
+    def __init__(
+        self,
+        read: Documents,
+        tokenizer: Tokenizer,
+        wanted: Wanted,
+        key: dict[str, Any],
+        frame: int | None = None,
+        shard: int = SHARD,
+    ) -> None:
+        self.read_documents, self.tokenizer, self.wanted, self.frame = read, tokenizer, wanted, frame
+        self.length, self.shard = wanted.length, shard
+        self.cut = wanted.length if frame is None else wanted.length - 2
+        key = key | {"cut": self.cut, "shard": shard, "tokenizer": tokenizer.to_str()}
+        self.folder, self.where = cache.entry("stream", key), str(key.get("dataset", "the stream"))
+        self._open: dict[int, PackedItems] = {}
+        self._orders: dict[tuple[int, int], Tensor] = {}
+
+    def read(self, start: int, count: int) -> Batch:
+        """Samples start … start + count - 1; they may lie in two shards."""
+        index = list(range(start, start + count))
+        picks, shards = [], {}
+        for sample in index:
+            epoch, number, at = self.place(sample)
+            shards[number] = self.items(number)
+            order = self._order(epoch, number, len(shards[number]))
+            picks.append(number * self.shard + int(order[at]))
+        return self.wanted.batch(_Several(shards, self.shard, self.length), index, picks)
+
+    def place(self, sample: int) -> tuple[int, int, int]:
+        """Epoch, shard, and the place in the shard's order."""
+        total = self.total()
+        if total is None:
+            number, at = divmod(sample, self.shard)
+            if len(self.items(number)) > at:
+                return 0, number, at
+            total = self.total()  # making that shard has met the end
+        assert total is not None
+        epoch, sample = divmod(sample, total)
+        return epoch, *divmod(sample, self.shard)
+
+    def _order(self, epoch: int, number: int, count: int) -> Tensor:
+        key = (epoch, number)
+        if key not in self._orders:
+            self._orders = dict(list(self._orders.items())[-1:])
+            self._orders[key] = self.wanted.order(epoch * 2**20 + number, count)
+        return self._orders[key]
+
+    def total(self) -> int | None:
+        """Samples in the whole dataset, known once its end has been reached."""
+        path = self.folder / "end.json"
+        return int(json.loads(path.read_text())["samples"]) if path.is_file() else None
+
+    def items(self, number: int) -> PackedItems:
+        """The samples of a shard; an empty one after the end."""
+        if number not in self._open:
+            path = self._path(number)
+            if not path.is_file():
+                with cache.building(self.folder):
+                    self._produce(number)
+            ids = np.load(path, mmap_mode="r") if path.is_file() else np.zeros(0, np.uint16)
+            self._open[number] = PackedItems(ids, self.length, f"{self.where}, shard {number}", self.frame)
+        return self._open[number]
+
+    def _path(self, number: int) -> Path:
+        return self.folder / f"{number:06d}.npy"
+
+    def _produce(self, last: int) -> None:
+        """Make every missing shard up to `last`, each with the state of the stream after it."""
+        if self._path(last).is_file() or self.total() is not None:
+            return
+        first = last
+        while first > 0 and not self._path(first - 1).is_file():
+            first -= 1
+        count, rest = 0, []
+        if first > 0:
+            state = json.loads(self._path(first - 1).with_suffix(".json").read_text())
+            count, rest = int(state["documents"]), list(state["rest"])
+        need = self.shard * self.cut
+        stream = encode(self.read_documents(count), self.tokenizer)
+        for number in range(first, last + 1):
+            while len(rest) < need:
+                ids = next(stream, None)
+                if ids is None:
+                    self._end(number, rest)
+                    return
+                rest.extend(ids)
+                count += 1
+            self._store(number, rest[:need], {"documents": count, "rest": rest[need:]})
+            rest = rest[need:]
+
+    def _end(self, number: int, rest: list[int]) -> None:
+        samples = len(rest) // self.cut
+        total = number * self.shard + samples
+        if total == 0:
+            raise UserError(f"The dataset {self.where} holds no samples.", "Name another with --data.")
+        if samples:
+            self._store(number, rest[: samples * self.cut], {})
+        files.write_text(self.folder / "end.json", json.dumps({"samples": total}))
+
+    def _store(self, number: int, ids: list[int], state: dict[str, Any]) -> None:
+        kind = np.uint16 if self.tokenizer.get_vocab_size() <= 2**16 else np.uint32
+        files.write_text(self._path(number).with_suffix(".json"), json.dumps(state))
+        cache.write_array(self._path(number), np.asarray(ids, kind))
+
+
+class _Several:
+    """A few shards as one set of items, numbered shard * size + place."""
+
+    def __init__(self, shards: dict[int, PackedItems], size: int, length: int) -> None:
+        self.shards, self.size, self.length = shards, size, length
+
+    def __len__(self) -> int:
+        return sum(len(items) for items in self.shards.values())
+
+    def rows(self, index: list[int], mirror: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        parts = [self.shards[item // self.size].rows([item % self.size])[0] for item in index]
+        return torch.cat(parts), None
+
+    def name(self, item: int) -> str:
+        return self.shards[item // self.size].name(item % self.size)

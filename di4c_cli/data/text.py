@@ -1,0 +1,119 @@
+"""Documents from text, JSONL and Parquet files; every unreadable record is named with its file."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from di4c_cli.errors import UserError
+
+TEXT = (".txt", ".text", ".md")
+SUFFIXES = (*TEXT, ".jsonl", ".ndjson", ".parquet")
+FIELD = "text"
+MEND = "Mend or remove it."
+
+
+def kind_of(path: Path) -> str:
+    """The suffix that says how to read a file; `.gz` may follow it."""
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    if suffixes and suffixes[-1] == ".gz":
+        suffixes.pop()
+    return suffixes[-1] if suffixes else ""
+
+
+def text_files(path: Path) -> list[Path]:
+    """The text files at a path, in the order of their names; none if it holds other things."""
+    if path.is_file():
+        return [path] if kind_of(path) in SUFFIXES else []
+    return sorted(file for file in path.rglob("*") if file.is_file() and kind_of(file) in SUFFIXES)
+
+
+def documents(path: Path, skip: int = 0) -> Iterator[str]:
+    """The documents of one file: all of a text file, one a line of JSONL, one a row of Parquet."""
+    kind = kind_of(path)
+    if kind == ".parquet":
+        yield from _parquet(path, skip)
+        return
+    found = _lines(path) if kind in (".jsonl", ".ndjson") else _whole(path)
+    for number, text in enumerate(found):
+        if number >= skip:
+            yield text
+
+
+def _open(path: Path) -> IO[bytes]:
+    return gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb")  # type: ignore[return-value]
+
+
+def _whole(path: Path) -> Iterator[str]:
+    try:
+        with _open(path) as handle:
+            text = handle.read().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: byte {error.start} is not UTF-8.", MEND) from error
+    except (OSError, EOFError) as error:
+        raise UserError(f"{path} cannot be read: {error}.", MEND) from error
+    if text.strip():
+        yield text
+
+
+def _lines(path: Path) -> Iterator[str]:
+    try:
+        with _open(path) as handle:
+            for number, line in enumerate(handle, 1):
+                if line.strip():
+                    yield _record(line, path, number)
+    except (OSError, EOFError) as error:
+        raise UserError(f"{path} cannot be read: {error}.", MEND) from error
+
+
+def _record(line: bytes, path: Path, number: int) -> str:
+    try:
+        value: Any = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}, record {number} is not JSON.", MEND) from error
+    text = value.get(FIELD) if isinstance(value, dict) else value
+    if not isinstance(text, str):
+        raise UserError(f"{path}, record {number} has no text in the field '{FIELD}'.", MEND)
+    return text
+
+
+def _parquet(path: Path, skip: int) -> Iterator[str]:
+    """Row group by row group; groups before `skip` are not read."""
+    try:
+        import pyarrow as arrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise UserError("Parquet files need pyarrow.", "Run `pip install 'di4c[text]'`.") from error
+    place = "its footer"
+    try:
+        file = parquet.ParquetFile(path)
+        if FIELD not in file.schema_arrow.names:
+            names = ", ".join(file.schema_arrow.names[:5])
+            raise UserError(f"{path} has no column '{FIELD}' (it has {names}).", "Rename the column.")
+        first = 0
+        for group in range(file.num_row_groups):
+            count, place = file.metadata.row_group(group).num_rows, f"row group {group}"
+            if first + count > skip:
+                for number, text in enumerate(file.read_row_group(group, [FIELD])[FIELD], first):
+                    if number >= skip:
+                        yield _cell(text.as_py(), path, number)
+            first += count
+    except (arrow.ArrowException, OSError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"{path} is damaged at {place}: {reason}.", "Fetch it again.") from error
+
+
+def _cell(value: Any, path: Path, number: int) -> str:
+    if not isinstance(value, str):
+        raise UserError(f"{path}, record {number} has no text in the column '{FIELD}'.", MEND)
+    return value
+
+
+def count_rows(path: Path) -> int:
+    """Documents in a Parquet file, from its footer alone."""
+    from pyarrow import parquet
+
+    return int(parquet.ParquetFile(path).metadata.num_rows)

@@ -1,0 +1,134 @@
+"""Token streams on disk, memory-mapped: text encoded once into a cache, and files of ids made elsewhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from di4c_cli import files
+from di4c_cli.data import cache
+from di4c_cli.data.text import documents
+from di4c_cli.errors import UserError
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+END_OF_TEXT = "<|endoftext|>"
+SUFFIXES = (".npy", ".bin")
+AT_ONCE = 512
+"""Documents per call of the tokenizer."""
+
+
+class PackedItems:
+    """Windows of `length` ids cut from one long stream, without overlap; the incomplete last one is left out.
+
+    With `frame` every window begins and ends with that id, as the published language models were trained
+    (`wrap` of MDLM).
+    """
+
+    def __init__(self, ids: np.ndarray, length: int, where: str, frame: int | None = None) -> None:
+        self.ids, self.length, self.where, self.frame = ids, length, where, frame
+        self.cut = length if frame is None else length - 2
+
+    def __len__(self) -> int:
+        return len(self.ids) // self.cut
+
+    def rows(self, index: list[int], mirror: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        windows = [self.ids[item * self.cut : (item + 1) * self.cut].astype(np.int64) for item in index]
+        x = torch.from_numpy(np.stack(windows))
+        if self.frame is not None:
+            edge = torch.full((len(x), 1), self.frame)
+            x = torch.cat([edge, x, edge], dim=1)
+        return x, None
+
+    def name(self, item: int) -> str:
+        return f"{self.where}, record {item}"
+
+
+class RowItems:
+    """One sample a row of a two-dimensional array of ids."""
+
+    def __init__(self, ids: np.ndarray, where: str) -> None:
+        self.ids, self.where, self.length = ids, where, int(ids.shape[1])
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def rows(self, index: list[int], mirror: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        return torch.from_numpy(self.ids[index].astype(np.int64)), None
+
+    def name(self, item: int) -> str:
+        return f"{self.where}, record {item}"
+
+
+def open_token_file(path: Path, length: int, symbols: int) -> PackedItems | RowItems:
+    """`.npy`: ids in one or two dimensions; `.bin`: 16-bit ids (32-bit for vocabularies that need them)."""
+    if path.suffix == ".bin":
+        kind = np.dtype("<u2" if symbols <= 2**16 else "<u4")
+        if path.stat().st_size % kind.itemsize or not path.stat().st_size:
+            raise UserError(f"{path} does not hold whole {8 * kind.itemsize}-bit ids.", "Write it again.")
+        return PackedItems(np.memmap(path, kind, "r"), length, str(path))
+    try:
+        ids = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, OSError, EOFError) as error:
+        raise UserError(f"{path} is not a readable .npy file: {error}.", "Write it again.") from error
+    if ids.dtype.kind not in "ui" or ids.ndim not in (1, 2):
+        raise UserError(
+            f"{path} holds {ids.dtype} in {ids.ndim} dimensions.",
+            "Store whole numbers in one or two dimensions.",
+        )
+    return PackedItems(ids, length, str(path)) if ids.ndim == 1 else RowItems(ids, str(path))
+
+
+def end_of_text(tokenizer: Tokenizer) -> int | None:
+    """The separator's id, if the vocabulary has one."""
+    found: int | None = tokenizer.token_to_id(END_OF_TEXT)
+    return found
+
+
+def encode(texts: Iterable[str], tokenizer: Tokenizer) -> Iterator[list[int]]:
+    """Ids of each document, with the end-of-text separator after it."""
+    separator, remaining = end_of_text(tokenizer), iter(texts)
+    while batch := list(islice(remaining, AT_ONCE)):
+        for encoding in tokenizer.encode_batch_fast(batch, add_special_tokens=False):
+            yield encoding.ids if separator is None else [*encoding.ids, separator]
+
+
+def check_vocabulary(tokenizer: Tokenizer, symbols: int) -> None:
+    """A tokenizer larger than the teacher's vocabulary would give ids the teacher does not know."""
+    size = tokenizer.get_vocab_size()
+    if size > symbols:
+        raise UserError(
+            f"The tokenizer has {size} entries, the teacher's vocabulary {symbols}.",
+            "Use the tokenizer the teacher was trained with.",
+        )
+
+
+def encode_files(paths: list[Path], tokenizer: Tokenizer) -> np.ndarray:
+    """All documents as one memory-mapped stream of ids; encoded once, then found in the cache."""
+    kind = np.dtype("<u2" if tokenizer.get_vocab_size() <= 2**16 else "<u4")
+    key: dict[str, Any] = {"files": cache.stamp(paths), "tokenizer": tokenizer.to_str(), "type": kind.str}
+    folder = cache.entry("tokens", key)
+    with cache.building(folder):
+        if not (folder / "meta.json").is_file():
+            with files.new_folder(folder) as part:
+                _write(part, paths, tokenizer, kind)
+    ids = folder / "ids.bin"
+    return np.memmap(ids, kind, "r") if ids.stat().st_size else np.zeros(0, kind)
+
+
+def _write(part: Path, paths: list[Path], tokenizer: Tokenizer, kind: np.dtype) -> None:
+    total = 0
+    with (part / "ids.bin").open("wb") as out:
+        for path in paths:
+            for ids in encode(documents(path), tokenizer):
+                total += len(ids)
+                out.write(np.asarray(ids, kind).tobytes())
+    (part / "meta.json").write_text(json.dumps({"ids": total, "files": [str(path) for path in paths]}))

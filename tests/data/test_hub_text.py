@@ -1,0 +1,107 @@
+"""Streams that are encoded as they come: any position, after any interruption, in any process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as arrow
+import pytest
+import torch
+from pyarrow import parquet
+from small_models import gpt2_model, wanted
+
+from di4c_cli.data.hub_text import Streamed, dataset_files, hub_documents
+from di4c_cli.errors import UserError
+
+TEXTS = [f"Document number {n}: " + "some words, " * (n % 5) for n in range(40)]
+OPENED: list[int] = []
+
+
+def read(skip: int) -> Iterator[str]:
+    OPENED.append(skip)
+    yield from TEXTS[skip:]
+
+
+def stream(seed: int = 0, texts: list[str] | None = None) -> Streamed:
+    model = gpt2_model(length=8)
+    tokenizer = model.codec.tokenizer  # type: ignore[attr-defined]
+    documents = read if texts is None else lambda skip: iter(texts[skip:])
+    return Streamed(documents, tokenizer, wanted(model, seed), {"dataset": "test"}, frame=50256, shard=5)
+
+
+def test_one_epoch_is_the_packed_corpus_and_the_next_another_order() -> None:
+    source = stream()
+    source.read(500, 1)  # far beyond the end: the end is found
+    total = source.total()
+    assert total is not None and total > 10
+    first, second = source.read(0, total).x0, source.read(total, total).x0
+    assert first is not None and second is not None
+    tokenizer = source.tokenizer
+    ids = [i for text in TEXTS for i in [*tokenizer.encode(text).ids, 50256]]
+    packed = {(50256, *ids[at : at + 6], 50256) for at in range(0, len(ids) - 5, 6)}
+    assert {tuple(row) for row in first.tolist()} == packed
+    assert sorted(first.tolist()) == sorted(second.tolist())
+    assert not torch.equal(first, second)
+
+
+def test_a_position_does_not_depend_on_what_was_read_before() -> None:
+    source = stream()
+    straight = torch.cat([source.read(at, 3).x0 for at in range(0, 60, 3)])  # type: ignore[arg-type]
+    for start in (57, 12, 0):
+        assert torch.equal(stream().read(start, 3).x0, straight[start : start + 3])  # type: ignore[arg-type]
+
+
+def test_a_resumed_stream_goes_on_where_its_shards_end() -> None:
+    stream().read(0, 5)
+    OPENED.clear()
+    fresh = stream()
+    fresh.read(0, 5)
+    assert not OPENED
+    fresh.read(5, 5)
+    assert len(OPENED) == 1 and OPENED[0] > 0
+
+
+def test_an_empty_dataset_is_refused() -> None:
+    with pytest.raises(UserError, match="holds no samples"):
+        stream(texts=["a"]).read(0, 1)
+
+
+def test_files_of_a_dataset_are_fetched_when_they_are_reached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetched: list[str] = []
+    for number in range(2):
+        parquet.write_table(
+            arrow.table({"text": TEXTS[20 * number : 20 * number + 20]}), tmp_path / f"{number}.parquet"
+        )
+
+    def download(repo: str, name: str, repo_type: str, revision: str) -> str:
+        assert (repo, repo_type, revision) == ("user/set", "dataset", "main")
+        fetched.append(name)
+        return str(tmp_path / name)
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
+    documents = hub_documents("user/set", "main", ["0.parquet", "1.parquet"])
+    assert next(documents(3)) == TEXTS[3]
+    assert fetched == ["0.parquet"]
+    assert list(documents(25)) == TEXTS[25:]
+
+
+def test_the_training_files_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {
+        "main": ["README.md", "script.py"],
+        "refs/convert/parquet": [
+            "plain_text/test/0.parquet",
+            "plain_text/train/1.parquet",
+            "plain_text/train/0.parquet",
+        ],
+    }
+    monkeypatch.setattr(
+        "huggingface_hub.HfApi.list_repo_files", lambda self, repo, repo_type, revision: names[revision]
+    )
+    expected = ("refs/convert/parquet", ["plain_text/train/0.parquet", "plain_text/train/1.parquet"])
+    assert dataset_files("user/set", None, None) == expected
+    assert dataset_files("user/set", None, "plain_text") == expected
+    with pytest.raises(UserError, match="no Parquet files"):
+        dataset_files("user/set", "main", None)

@@ -1,0 +1,117 @@
+"""Pictures: folders, .npz, CIFAR-10 in both forms, and images encoded by a VQGAN."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from small_models import pixel_model, vq_model, wanted
+
+from di4c_cli.data import vq_cache
+from di4c_cli.data.source import find_items, open_source
+from di4c_cli.errors import UserError
+
+CHANCE = np.random.default_rng(0)
+PICTURES = CHANCE.integers(0, 256, (6, 32, 32, 3), dtype=np.uint8)
+LABELS = [3, 1, 4, 1, 5, 9]
+
+
+def flat(pictures: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(pictures.transpose(0, 3, 1, 2).reshape(len(pictures), -1).astype(np.int64))
+
+
+def class_folders(folder: Path, pictures: np.ndarray = PICTURES, per_class: int = 2) -> Path:
+    for number, picture in enumerate(pictures):
+        path = folder / f"class-{number // per_class}" / f"{number:03d}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(picture).save(path)
+    return folder
+
+
+def test_cifar_binary_and_sheets_are_the_same_data(tmp_path: Path) -> None:
+    binary, sheets = tmp_path / "cifar-10-batches-bin", tmp_path / "sheets"
+    binary.mkdir(), sheets.mkdir()
+    for part in (0, 1):
+        chosen = slice(3 * part, 3 * part + 3)
+        records = np.concatenate(
+            [np.array(LABELS[chosen], np.uint8)[:, None], flat(PICTURES[chosen]).numpy()], 1
+        )
+        (binary / f"data_batch_{part + 1}.bin").write_bytes(records.astype(np.uint8).tobytes())
+        Image.fromarray(PICTURES[chosen].reshape(3, 1024, 3)).save(sheets / f"data_batch_{part + 1}.png")
+    (sheets / "train_lables.json").write_text(json.dumps(LABELS))
+    for source in (tmp_path, binary, sheets):
+        x, label = find_items(str(source), pixel_model()).rows(list(range(6)))
+        assert torch.equal(x, flat(PICTURES))
+        assert label is not None and label.tolist() == LABELS
+
+
+def test_class_folders_and_npz(tmp_path: Path) -> None:
+    folder = class_folders(tmp_path / "images")
+    x, label = find_items(str(folder), pixel_model()).rows([0, 3, 5])
+    assert torch.equal(x, flat(PICTURES[[0, 3, 5]]))
+    assert label is not None and label.tolist() == [0, 1, 2]
+    mirrored, _ = find_items(str(folder), pixel_model()).rows([0], torch.tensor([True]))
+    assert torch.equal(mirrored, flat(PICTURES[:1, :, ::-1]))
+    np.savez(tmp_path / "data.npz", images=PICTURES, labels=LABELS)
+    x, label = find_items(str(tmp_path / "data.npz"), pixel_model()).rows([4])
+    assert torch.equal(x, flat(PICTURES[4:5])) and label is not None and label.tolist() == [5]
+
+
+def test_pictures_are_quantised_to_the_teachers_levels(tmp_path: Path) -> None:
+    grey = np.array([[[0, 255], [128, 36]]], np.uint8)
+    np.savez(tmp_path / "data.npz", x=grey)
+    model = pixel_model((1, 2, 2), 8, None)
+    x, _ = find_items(str(tmp_path / "data.npz"), model).rows([0])
+    assert x.tolist() == [[0, 7, 4, 1]]
+    assert np.abs(model.decode(x).astype(int) - grey).max() <= 18
+
+
+def refused(path: Path, model: object, *words: str) -> None:
+    with pytest.raises(UserError) as caught:
+        open_source(str(path), model, wanted(model)).read(0, 6)  # type: ignore[arg-type]
+    assert caught.value.exit_code == 2
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_wrong_sizes_and_damaged_files_are_named(tmp_path: Path) -> None:
+    folder = class_folders(tmp_path / "images")
+    Image.fromarray(PICTURES[0, :30]).save(folder / "class-1" / "002.png")
+    refused(folder, pixel_model(), "002.png is 32x30", "32x32")
+    (folder / "class-1" / "002.png").write_bytes(b"not a picture")
+    refused(folder, pixel_model(), "002.png is not a readable image")
+    (tmp_path / "data_batch_1.bin").write_bytes(bytes(3073 + 10))
+    refused(tmp_path, pixel_model(), "data_batch_1.bin is cut off in record 1")
+    (tmp_path / "data_batch_1.bin").write_bytes(bytes([77]) + bytes(3072))
+    refused(tmp_path, pixel_model(), "record 0 has the label 77")
+    np.savez(tmp_path / "data.npz", x=PICTURES[:, :16])
+    refused(tmp_path / "data.npz", pixel_model(), "record 0 is 16x32")
+    (tmp_path / "torn.npz").write_bytes(b"PK\x03\x04")
+    refused(tmp_path / "torn.npz", pixel_model(), "torn.npz is not a readable")
+    (tmp_path / "empty").mkdir()
+    refused(tmp_path / "empty", pixel_model(), "holds no samples")
+
+
+def test_labels_beyond_the_teachers_are_named(tmp_path: Path) -> None:
+    refused(class_folders(tmp_path), pixel_model(labels=2), "class-2", "label 2 is none of the teacher's 2")
+
+
+def test_class_folders_become_codes_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vq_cache, "SHARD", 4)
+    pictures = CHANCE.integers(0, 256, (6, 12, 8, 3), dtype=np.uint8)
+    folder = class_folders(tmp_path / "images", pictures)
+    model = vq_model()
+    items = find_items(str(folder), model, mirrored=True)
+    x, label = items.rows([5, 0], torch.tensor([False, True]))
+    middle = torch.from_numpy(pictures[:, 2:10].transpose(0, 3, 1, 2).astype(np.float32)) / 127.5 - 1
+    vqgan = model.codec.vqgan  # type: ignore[attr-defined]
+    assert torch.equal(x[0], vqgan.encode(middle[5:6])[0])
+    assert torch.equal(x[1], vqgan.encode(middle[0:1].flip(-1))[0])
+    assert label is not None and label.tolist() == [2, 0]
+    monkeypatch.setattr(vq_cache.VqItems, "_encode", lambda *_: pytest.fail("encoded again"))
+    again, _ = find_items(str(folder), vq_model(), mirrored=True).rows([5, 0], torch.tensor([False, True]))
+    assert torch.equal(again, x)
