@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from di4c_cli import hub, student
+from di4c_cli import codec, hub, student
 from di4c_cli.card import model_card
 from di4c_cli.config import ModelConfig
 from di4c_cli.errors import UserError
@@ -47,6 +47,8 @@ def contents(folder: Path, repo: str, metrics: dict[str, Any] | None = None) -> 
     renewed with the repository's name and the figures; one that somebody edited is left as it is.
     """
     config, _ = student.load_folder(folder)
+    if "file" in config.codec:
+        codec.build(config.codec, folder)
     names = ["config.json", "model.safetensors", *_codec_names(config)]
     found: dict[str, Path | bytes] = {name: _own_file(folder, name) for name in names}
     found["README.md"] = model_card(config, metrics, repo).encode()

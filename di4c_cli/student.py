@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -55,6 +56,37 @@ def _dress(net: nn.Module, config: ModelConfig) -> Denoiser:
     return Denoiser(net, forward, latent, config.labels)
 
 
+def plan(
+    config: ModelConfig,
+    given: Mapping[str, Tensor],
+    where: str,
+    renamed: Mapping[str, str] | None = None,
+    unused: Mapping[str, str] | None = None,
+    fresh: Collection[str] = (),
+) -> tuple[nn.Module, Account]:
+    """The network of a config laid out without memory, and the account of `given`, whose shapes alone matter.
+
+    A config that does not fit the weights is refused here, where it costs nothing.
+    """
+    limits.check(config)
+    asked, held = limits.layers(config.network), len(given)
+    if asked > held:
+        raise UserError(
+            f"{where} holds {held} tensors, too few for the {asked} layers of its configuration.",
+            "Check the model's configuration.",
+        )
+    with torch.device("meta"):
+        net = build_network(config)
+    expected = net.state_dict()
+    account = Account.compare(expected, given, renamed, unused, fresh)
+    account.check(where)
+    if sum(slot.numel() for slot in expected.values()) > limits.MAX_PARAMETERS:
+        raise UserError(
+            f"{where} describes more weights than di4c handles.", "Check the model's configuration."
+        )
+    return net, account
+
+
 def assemble(
     config: ModelConfig,
     tensors: Mapping[str, Tensor],
@@ -65,28 +97,13 @@ def assemble(
 ) -> tuple[Denoiser, Account]:
     """The denoiser of a config holding `tensors`, in evaluation mode, and the account of every tensor.
 
-    The network is laid out without memory first: a config that does not fit the weights costs nothing.
     Names in `fresh` may be missing; their weights are drawn as in a new network.
     """
-    limits.check(config)
-    asked, held = limits.layers(config.network), len(tensors)
-    if asked > held:
-        raise UserError(
-            f"{where} holds {held} tensors, too few for the {asked} layers of its configuration.",
-            "Check the model's configuration.",
-        )
-    with torch.device("meta"):
-        plan = build_network(config)
-    expected = plan.state_dict()
-    account = Account.compare(expected, tensors, renamed, unused, fresh)
-    account.check(where)
-    if sum(slot.numel() for slot in expected.values()) > limits.MAX_PARAMETERS:
-        raise UserError(
-            f"{where} describes more weights than di4c handles.", "Check the model's configuration."
-        )
+    net, account = plan(config, tensors, where, renamed, unused, fresh)
     absent = [row.name for row in account.rows if row.status == "fresh"]
-    net = build_network(config) if absent else plan
-    weights = {name: _weight(tensors[name], name, where) for name in expected if name not in absent}
+    weights = {name: _weight(tensors[name], name, where) for name in net.state_dict() if name not in absent}
+    if absent:
+        net = build_network(config)
     net.load_state_dict(weights, strict=not absent, assign=True)
     return _dress(net, config).eval().requires_grad_(False), account
 
@@ -129,8 +146,28 @@ def read_config(folder: Path) -> ModelConfig:
     return config
 
 
+def physical_memory() -> int:
+    """Bytes of memory of this machine, as far as it tells."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError, AttributeError):
+        return 2**63
+
+
+def read_shapes(path: Path) -> dict[str, Tensor]:
+    """What a safetensors file claims to hold, as tensors without memory."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            names = list(file.keys())
+            return {name: torch.empty(file.get_slice(name).get_shape(), device="meta") for name in names}
+    except (SafetensorError, OSError, ValueError, RuntimeError, TypeError, AttributeError) as error:
+        raise UserError(f"{path} is not a readable safetensors file: {error}.", "Fetch it again.") from error
+
+
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """A safetensors file as it is stored."""
+    if path.stat().st_size > physical_memory():
+        raise UserError(f"{path} is larger than this machine's memory.", "Use a machine that can hold it.")
     try:
         with safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
@@ -150,6 +187,7 @@ def load_with_account(folder: Path) -> tuple[ModelConfig, Denoiser, Account]:
     weights = folder / "model.safetensors"
     if not weights.is_file():
         raise UserError(f"{folder} has no model.safetensors.", "Name a complete model folder.")
+    plan(config, read_shapes(weights), str(weights))  # before a number of the file is read
     denoiser, account = assemble(config, read_tensors(weights), str(weights))
     return config, denoiser, account
 

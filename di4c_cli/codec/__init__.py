@@ -12,7 +12,7 @@ from di4c_cli.errors import UserError
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Codec", "build"]
+__all__ = ["Codec", "build", "locate"]
 
 
 def build(
@@ -33,7 +33,7 @@ def build(
     if kind == "vq":
         from di4c_cli.codec.vq import Vq
 
-        return Vq(_locate(options, folder) if tensors is None else tensors, options.get("vqgan"))
+        return Vq(locate(options, folder) if tensors is None else tensors, options.get("vqgan"))
     raise UserError(f"Unknown codec type '{kind}'.", "Known: none, pixels, text, vq.")
 
 
@@ -56,7 +56,7 @@ def _text(options: dict[str, Any], folder: Path | None) -> Codec:
     from di4c_cli.codec.text import Text
 
     if "name" not in options:
-        return Text(_locate(options, folder))
+        return Text(locate(options, folder))
     if options["name"] != "gpt2":
         raise UserError(
             f"The tokenizer '{options['name']}' is not part of di4c.",
@@ -70,7 +70,7 @@ def _text(options: dict[str, Any], folder: Path | None) -> Codec:
     return Text(gpt2.tokenizer(symbols))
 
 
-def _locate(options: dict[str, Any], folder: Path | None) -> Path:
+def locate(options: dict[str, Any], folder: Path | None) -> Path:
     """`asset` is a file of ours, `file` one beside config.json; neither may leave its folder."""
     name = str(options.get("asset") or options.get("file") or "")
     if not name or name != Path(name).name:

@@ -28,6 +28,8 @@ def convert(ref: str, target: Path, verbose: bool = False, **options: Any) -> st
     from di4c_cli.card import model_card
 
     model = bundle.model()
+    if model.codec_file is not None:
+        _ = model.codec  # nothing is written whose decoder cannot be read
     model.config.provenance |= {"di4c": __version__, "torch": str(torch.__version__)}
     student.save_folder(target, model.config, model.denoiser, model_card(model.config), model.codec_file)
     assert model.account is not None

@@ -34,7 +34,10 @@ class Source:
         if path.is_dir():
             found = _inside(path)
             if not found:
-                raise UserError(f"The folder {path} holds no files.", "Name a model's folder or file.")
+                raise UserError(
+                    f"{path} holds no model: there is neither a config.json nor a checkpoint.",
+                    "Name a model's folder or file.",
+                )
             return cls(path.resolve().name, found, {"path": path.name}, path)
         if not safe.is_regular(path):
             raise UserError(f"{path} is not a readable file.", "Name a model's folder or file.")

@@ -25,6 +25,6 @@ def find(source: Source, extra: tuple[ModuleType, ...] = ()) -> ModuleType:
         )
     names = ", ".join(path.name for path in source.files[:4]) or "nothing"
     raise UserError(
-        f"{source.name} holds no model in a format di4c knows (it holds {names}).",
+        f"{source.name} holds no config.json and no checkpoint of a format di4c knows, but {names}.",
         f"Known formats: {', '.join(module.NAME for module in FORMATS)}.",
     )

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from di4c_cli import student
+from di4c_cli.codec import locate
 from di4c_cli.errors import UserError
 from di4c_cli.teacher.bundle import Bundle, Options
 from di4c_cli.teacher.formats.dit import text_codec
@@ -37,6 +38,9 @@ def read(source: Source, options: Options) -> Bundle:
     path = folder / "model.safetensors"
     if not path.is_file():
         raise UserError(f"{folder} has no model.safetensors.", "Name a complete model folder.")
+    file = config.codec.get("file")
+    if file is not None:
+        locate({"file": file}, folder)  # a missing decoder is told now, not after hours of training
     if "repo" in source.origin:
         config.provenance = {**config.provenance, "loaded_from": dict(source.origin)}
     if options.tokenizer is not None:

@@ -1,0 +1,19 @@
+"""A hundred mutated models in one process; `fuzz.py` beside this file runs any number."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import fuzz
+
+
+def test_a_hundred_mutated_models() -> None:
+    outcomes = fuzz.run(100, seed=0)
+    assert outcomes["refused"] + outcomes["loaded"] == 100
+    assert outcomes["peak_mb"] < fuzz.MEGABYTES
+    assert outcomes["refused"] > 30 and outcomes["loaded"] > 10, (
+        "the mutations must hit, and some be harmless"
+    )
