@@ -1,0 +1,143 @@
+"""Protocols by name: the paper's numbers, the shape of its tables, and each of them run on small models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from small_models import save_pair
+
+from di4c_cli.errors import UserError
+from di4c_cli.evaluation.frontier import equal_entropy, interpolate
+from di4c_cli.evaluation.instruments import Tools
+from di4c_cli.evaluation.order import Order, fulfil
+from di4c_cli.evaluation.protocols import ABSTRACT, PROTOCOLS, protocol
+from di4c_cli.evaluation.result import Results
+
+
+def _run(
+    name: str, pair: tuple[Path | None, Path | None], out: Path, limit: int = 6, **more: object
+) -> Results:
+    student, teacher = (None if path is None else str(path) for path in (pair[1], pair[0]))
+    order = Order(
+        student=student,
+        teacher=teacher,
+        protocol=name,
+        limit=limit,
+        out=out,
+        **more,  # type: ignore[arg-type]
+    )
+    return fulfil(order).run()
+
+
+def test_every_protocol_is_there_with_its_sizes() -> None:
+    sizes = {name: (make().n, len(make().cells)) for name, make in PROTOCOLS.items()}
+    assert sizes["cifar10-table1"] == (50_000, 9)
+    assert sizes["cifar10-steps"] == (10_000, 20)
+    assert sizes["cifar10-pc"] == (10_000, 8)
+    assert sizes["imagenet-fid-is"] == (50_000, 3 * 8 + 5)
+    assert sizes["owt-uncond"][0] == 1024 and sizes["owt-cond"][0] == 256 * 5
+    assert {"cifar10-tau", "imagenet-best", "imagenet-samples", "owt-mauve", "owt-samples"} <= sizes.keys()
+    assert all(make().name == name for name, make in PROTOCOLS.items())
+
+
+def test_the_papers_numbers_stand_in_their_cells() -> None:
+    def paper(name: str, row: str, column: str) -> dict[str, float]:
+        return next(c.paper for c in protocol(name).cells if (c.row, c.column) == (row, column))
+
+    assert paper("cifar10-table1", "hybrid", "20 steps") == {"frechet": 9.47, "is": 8.56}
+    assert paper("cifar10-steps", "student", "6 steps") == {"frechet": 59.62, "is": 6.71}
+    assert paper("cifar10-tau", "teacher", "τ-leaping, 40 steps") == {"frechet": 315.75, "is": 1.66}
+    assert paper("cifar10-pc", "student", "14+3+3") == {"frechet": 14.25}
+    best = {"frechet": 6.57, "is": 213.6, "precision": 0.7866, "recall": 0.5391}
+    assert paper("imagenet-best", "di4c-d", "4 steps, w 7") == best
+
+
+def test_figures_without_numbers_say_so() -> None:
+    for name in ("imagenet-fid-is", "owt-uncond", "owt-cond", "owt-mauve"):
+        assert any("without numbers" in note for note in protocol(name).notes)
+
+
+def test_unknown_protocols_suggest_the_nearest() -> None:
+    with pytest.raises(UserError, match="Did you mean 'cifar10-steps'"):
+        protocol("cifar10-step")
+
+
+def test_cifar_protocols_run_with_hybrid_and_correctors(tmp_path: Path) -> None:
+    """On a small U-Net: τ-leaping, correctors with the best of three sizes, hybrid sampling."""
+    pair = save_pair(tmp_path / "pair", "pixels")
+    table = _run("cifar10-table1", pair, tmp_path / "a", 4)
+    assert [cell.row for cell in table.cells] == ["teacher"] * 3 + ["student"] * 3 + ["hybrid"] * 3
+    assert table.cells[-1].settings["hybrid"] == 20
+    assert any("4 samples a cell instead of the protocol's 50000" in note for note in table.notes)
+    corrected = _run("cifar10-pc", pair, tmp_path / "b", 4)
+    assert [c.settings.get("corrector_step") in (1e-3, 1e-4, 1e-5) for c in corrected.cells[:4]] == [
+        True
+    ] * 3 + [False]
+
+
+def test_imagenet_protocols_run_with_guidance(digits: tuple[Path, Path], tmp_path: Path) -> None:
+    best = _run("imagenet-best", digits, tmp_path / "a")
+    assert [cell.row for cell in best.cells] == ["teacher", "teacher", "student"]
+    assert best.cells[1].settings["guidance"] == 11.0 and best.cells[0].settings["sampler"] == "confidence"
+    assert best.cells[0].labels == "every class equally often"
+    with pytest.raises(UserError, match="Label 933 is out of range"):
+        _run("imagenet-samples", digits, tmp_path / "b")
+
+
+def test_text_protocols_run_with_a_judge(
+    text_pair: tuple[Path, Path], judge_folder: Path, tmp_path: Path
+) -> None:
+    tools = Tools(judge=str(judge_folder))
+    free = _run("owt-uncond", (text_pair[0], None), tmp_path / "a", 4, tools=tools)
+    assert {"perplexity", "perplexity_strict", "bits_per_byte", "entropy"} == set(free.cells[0].figures)
+    assert free.instruments[0].detail["protocols"] == ["published", "strict"]
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("\n".join(["It is a truth universally acknowledged, that a single man"] * 3))
+    given = _run("owt-cond", (text_pair[0], None), tmp_path / "b", 10, tools=tools, prompts=prompts)
+    assert {"perplexity", "entropy", "self_bleu"} == set(given.cells[0].figures)
+    assert any("20 are given" in note for note in given.notes)
+    shared = [text[:30] for text in given.cells[0].samples[:5]]
+    assert len(set(shared)) == 1 and len(set(given.cells[0].samples[:5])) > 1
+
+
+def test_mauve_protocol_runs(text_pair: tuple[Path, Path], judge_folder: Path, tmp_path: Path) -> None:
+    real = tmp_path / "real.txt"
+    real.write_text("\n".join(f"some real text number {i}" for i in range(30)))
+    tools = Tools(judge=str(judge_folder), reference=real)
+    results = _run("owt-mauve", (text_pair[0], None), tmp_path / "a", 20, tools=tools)
+    assert 0 <= results.cells[0].figures["mauve"].value <= 1
+    assert results.instruments[0].reference_n == 30
+    with pytest.raises(UserError, match="MAUVE compares with real texts"):
+        _run("owt-mauve", text_pair, tmp_path / "b", tools=Tools(judge=str(judge_folder)))
+
+
+def test_the_abstract_is_continued(text_pair: tuple[Path, Path], tmp_path: Path) -> None:
+    results = _run("owt-samples", text_pair, tmp_path / "a")
+    assert [(c.column, c.row) for c in results.cells[:2]] == [("4 steps", "teacher"), ("4 steps", "student")]
+    assert all(cell.samples[0].startswith(ABSTRACT[:12]) and not cell.figures for cell in results.cells)
+
+
+def test_temperatures_make_a_frontier(
+    text_pair: tuple[Path, Path], judge_folder: Path, tmp_path: Path
+) -> None:
+    order = Order(
+        student=str(text_pair[1]),
+        teacher=str(text_pair[0]),
+        steps=[2],
+        temperatures=[0.3, 1.0],
+        n=6,
+        out=tmp_path / "a",
+        tools=Tools(judge=str(judge_folder)),
+    )
+    results = fulfil(order).run()
+    assert [cell.column for cell in results.cells[:2]] == ["2 steps, T 0.3", "2 steps, T 1"]
+    cold, warm = (cell.figures["entropy"].value for cell in results.cells[:2])
+    assert cold < warm
+    for point in equal_entropy(results, "perplexity"):
+        assert cold <= point.entropy <= warm or point.row == "student"
+
+
+def test_interpolation_stays_within_the_curve() -> None:
+    assert interpolate([(1.0, 10.0), (3.0, 20.0)], 2.0) == 15.0
+    assert interpolate([(1.0, 10.0), (3.0, 20.0)], 3.5) is None
