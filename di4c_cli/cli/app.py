@@ -18,6 +18,7 @@ app = typer.Typer(
 )
 
 COMMANDS = [
+    "bench-latency",
     "compare",
     "convert",
     "distill",

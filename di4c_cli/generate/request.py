@@ -107,7 +107,8 @@ def prepare(request: Request, say: Say) -> Prepared:
         raise UserError(f"{request.n} samples are too few.", "Use -n 1 or more.")
     texts = _texts(request)
     model, teacher = _models(request, bool(asked.get("hybrid")), say)
-    labels = parse_labels(request.label, model.config.labels, model.config.sampling.guidance)
+    guidance = asked.get("guidance", model.config.sampling.guidance)
+    labels = parse_labels(request.label, model.config.labels, guidance)
     length = model.denoiser.length
     settings = resolve(model.config.sampling, length, request.steps, labels is not None, **asked)
     given = _given(texts, model)
@@ -134,7 +135,7 @@ def _check(
 def parse_labels(text: str | None, classes: int | None, guidance: float) -> list[int] | None:
     """`3`, `0,1,2`, `all` or `none` as labels to repeat over the samples; None is unconditional.
 
-    Without a word a model that is guided by default gets each class in turn, any other is unconditional.
+    Without a word a guided model gets each class in turn, any other is unconditional.
     """
     if text is None:
         return list(range(classes)) if classes and guidance else None

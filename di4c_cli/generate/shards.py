@@ -87,7 +87,7 @@ def read(folder: Path, first: int, count: int) -> np.ndarray:
 
 
 def _claim(folder: Path, manifest: dict[str, Any]) -> None:
-    """Write the manifest into a new folder, or see that the folder holds the beginning of the same samples."""
+    """Write the manifest into a new folder, or see that the folder belongs to the same samples."""
     path = folder / MANIFEST
     if folder.is_file():
         raise UserError(f"{folder} is a file.", "Choose a folder with --out.")
