@@ -101,23 +101,25 @@ def assemble(
     """
     net, account = plan(config, tensors, where, renamed, unused, fresh)
     absent = [row.name for row in account.rows if row.status == "fresh"]
-    weights = {name: _weight(tensors[name], name, where) for name in net.state_dict() if name not in absent}
+    names = [name for name in net.state_dict() if name not in absent]
+    # one type for all: half precision is widened, and a single wide tensor among others does not fit them
+    dtype = torch.float64 if all(tensors[name].dtype == torch.float64 for name in names) else torch.float32
+    weights = {name: _weight(tensors[name], dtype, name, where) for name in names}
     if absent:
         net = build_network(config)
     net.load_state_dict(weights, strict=not absent, assign=True)
     return _dress(net, config).eval().requires_grad_(False), account
 
 
-def _weight(tensor: Tensor, name: str, where: str) -> Tensor:
-    """A checked copy in memory of its own, at least float32.
+def _weight(tensor: Tensor, dtype: torch.dtype, name: str, where: str) -> Tensor:
+    """A checked copy in memory of its own.
 
     Torch aligns what it allocates; a view into a file is not aligned, and alignment can decide the last bit.
     """
     hint = "The file is damaged; fetch it again."
     if tensor.dtype not in FLOATS:
         raise UserError(f"{where}: '{name}' holds {tensor.dtype} where weights belong.", hint)
-    own = torch.empty(tensor.shape, dtype=torch.promote_types(tensor.dtype, torch.float32))
-    own.copy_(tensor)
+    own = torch.empty(tensor.shape, dtype=dtype).copy_(tensor)
     largest = float(own.abs().amax()) if own.numel() else 0.0
     if not largest <= LARGEST:  # NaN compares false
         what = "numbers no network holds" if largest < float("inf") else "NaN or infinite numbers"

@@ -265,11 +265,13 @@ def check(source: Path, number: int, seed: int, work: Path) -> tuple[str, str]:
 
 def assert_finite(out: Path, story: str) -> None:
     """A model that was accepted gives probabilities."""
-    model = load(str(out))
-    denoiser = model.denoiser
-    shape = (2, denoiser.length)
-    x = torch.randint(0, denoiser.process.states, shape, generator=torch.Generator().manual_seed(0))
-    log_probs = model.log_probs(x, torch.tensor([0.99, 0.01]))
+    try:
+        model = load(str(out))
+        shape, states = (2, model.denoiser.length), model.denoiser.process.states
+        x = torch.randint(0, states, shape, generator=torch.Generator().manual_seed(0))
+        log_probs = model.log_probs(x, torch.tensor([0.99, 0.01]))
+    except Exception as error:
+        raise AssertionError(f"{story}: accepted, but {type(error).__name__}: {error}") from error
     assert not bool(torch.isnan(log_probs).any()), f"{story}: NaN"
     total = log_probs.double().exp().sum(-1)
     assert torch.allclose(total, torch.ones_like(total), atol=1e-3), (

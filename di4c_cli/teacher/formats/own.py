@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from di4c_cli import student
+from di4c_cli import recipe_file, student
 from di4c_cli.codec import locate
 from di4c_cli.errors import UserError
 from di4c_cli.teacher.bundle import Bundle, Options
@@ -57,4 +57,4 @@ def recipe(source: Source) -> str | None:
     made = config.provenance.get("recipe")
     name = made.get("name") if isinstance(made, dict) and made.get("kind") == "distill" else None
     published = {"dit": "sdtt-7", "maskgit": "maskgit-imagenet256", "unet": "tauldr-cifar10"}
-    return str(name) if name else published.get(config.network["type"])
+    return name if name in recipe_file.names() else published[config.network["type"]]
