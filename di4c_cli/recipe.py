@@ -82,7 +82,7 @@ class Objective(Part):
 
 
 class Optimizer(Part):
-    """Adam or AdamW with constant learning rate after a linear warm-up."""
+    """Adam or AdamW with a linear warm-up, then a constant or falling learning rate."""
 
     kind: Literal["adam", "adamw"] = "adam"
     lr: float = Field(3e-4, gt=0)
@@ -90,6 +90,7 @@ class Optimizer(Part):
     eps: float = Field(1e-8, gt=0)
     weight_decay: float = Field(0.0, ge=0)
     warmup: int = Field(0, ge=0, description="iterations of linear warm-up")
+    decay: Literal["none", "cosine"] = Field("none", description="after the warm-up: constant, or a cosine to zero")
     clip: float | None = Field(1.0, description="gradient norm limit; none: no clipping")
 
 

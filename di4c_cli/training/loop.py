@@ -107,7 +107,7 @@ class Round:
     def step(self) -> bool:
         """One iteration; true if a process was asked to stop."""
         start, settings, progress = time.monotonic(), self.recipe.training, self.progress
-        rate = learning_rate(settings.optimizer, progress.step)
+        rate = learning_rate(settings.optimizer, progress.step, settings.iterations)
         set_rate(self.trained.inner_optimizer, rate)
         figures = self._backward()
         norm = self._clip()

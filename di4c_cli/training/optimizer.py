@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import torch
@@ -18,11 +19,12 @@ def build_optimizer(parameters: Iterable[nn.Parameter], settings: Settings) -> t
     )
 
 
-def learning_rate(settings: Settings, step: int) -> float:
-    """Linear over the first `warmup` iterations, then constant; `step` counts from 0."""
-    if settings.warmup == 0:
-        return settings.lr
-    return settings.lr * min(1.0, (step + 1) / settings.warmup)
+def learning_rate(settings: Settings, step: int, iterations: int) -> float:
+    """Linear over the first `warmup` iterations, then constant or a cosine to zero; `step` counts from 0."""
+    rate = settings.lr * min(1.0, (step + 1) / settings.warmup) if settings.warmup else settings.lr
+    if settings.decay == "cosine":
+        rate *= 0.5 * (1 + math.cos(math.pi * step / iterations))
+    return rate
 
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
