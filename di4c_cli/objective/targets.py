@@ -9,8 +9,6 @@ from torch import Tensor
 
 from di4c_cli.denoiser import Prediction
 
-BLOCK = 256
-"""Symbols per block of the two-level inverse CDF."""
 NEAR = 2 << 20
 """Bytes on which elementwise work is done at once on a CPU: what stays in the nearest cache."""
 
@@ -46,7 +44,8 @@ def averaged(
     drawn = x.clone()
     for rows in groups(len(d), count * z.shape[1], z):
         part = slice(ends[rows.start], ends[rows.stop])
-        mean[rows] = _mean(z[part], row[part] - rows.start, rows.stop - rows.start, count)
+        place = (row[part] - rows.start) * count + latent[part]
+        mean[rows] = _mean(z[part], place, rows.stop - rows.start, count)
         if uniform is not None:
             drawn[row[part], latent[part]] = inverse_cdf(z[part], uniform[row[part], latent[part]])
     known = (~unknown).nonzero(as_tuple=True)
@@ -56,15 +55,21 @@ def averaged(
     return mean, None if uniform is None else drawn
 
 
-def _mean(z: Tensor, row: Tensor, rows: int, count: int) -> Tensor:
-    """Softmax of z `(k, S)`, averaged into `rows` rows: `(rows, S)`. Leaves unnormalised weights in z."""
+def _mean(z: Tensor, place: Tensor, rows: int, count: int) -> Tensor:
+    """Softmax of z `(k, S)`, averaged over `count` places a row: `(rows, S)`. Leaves unnormalised weights in z.
+
+    `place` (k,) numbers the places 0 … rows·count - 1 that z fills; the others, known positions, add nothing.
+    """
     if not len(z):
         return z.new_zeros(rows, z.shape[1])
-    total = z.sub_(z.amax(-1, keepdim=True)).exp_().sum(-1)
-    # one small matrix product normalises, averages and leaves out the known ones at once
-    pick = z.new_zeros(rows, len(row))
-    pick[row, torch.arange(len(row), device=row.device)] = 1 / (count * total)
-    return pick @ z
+    share = 1 / (count * z.sub_(z.amax(-1, keepdim=True)).exp_().sum(-1))
+    if len(z) < rows * count:
+        full, part = z.new_zeros(rows * count, z.shape[1]), share
+        full[place], share = z, share.new_zeros(rows * count)
+        share[place] = part
+        z = full
+    # one matrix product a row normalises and averages at once
+    return (share.view(rows, 1, count) @ z.view(rows, count, -1)).squeeze(1)
 
 
 def inverse_cdf(weight: Tensor, uniform: Tensor) -> Tensor:
@@ -77,17 +82,18 @@ def inverse_cdf(weight: Tensor, uniform: Tensor) -> Tensor:
     if rows == 0:
         return torch.zeros(0, dtype=torch.long, device=weight.device)
     fine = torch.float32 if weight.device.type == "mps" else torch.float64
-    blocks = symbols // BLOCK
-    body = weight[:, : blocks * BLOCK].unflatten(1, (blocks, BLOCK)).sum(-1)
-    tail = weight[:, blocks * BLOCK :].sum(-1, keepdim=True)
+    block_size = 1 << (symbols.bit_length() // 2)  # about √S, which makes both levels cheap
+    blocks = symbols // block_size
+    body = weight[:, : blocks * block_size].unflatten(1, (blocks, block_size)).sum(-1)
+    tail = weight[:, blocks * block_size :].sum(-1, keepdim=True)
     upto = torch.cat((body, tail), 1).to(fine).cumsum(1)  # (k, blocks + 1)
     goal = uniform.to(fine)[:, None] * upto[:, -1:]
     block = _first_above(upto, goal)
     before = torch.where(block > 0, upto.gather(1, (block - 1).clamp_min(0)), 0.0)
-    column = block * BLOCK + torch.arange(BLOCK, device=weight.device)
+    column = block * block_size + torch.arange(block_size, device=weight.device)
     inside = torch.where(column < symbols, weight.gather(1, column.clamp_max(symbols - 1)), 0)
     place = _first_above(inside.to(fine).cumsum(1), goal - before)
-    return (block * BLOCK + place).squeeze(1)
+    return (block * block_size + place).squeeze(1)
 
 
 def _first_above(cumulative: Tensor, goal: Tensor) -> Tensor:
