@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from di4c_cli import embedded, recipe_file
-from di4c_cli.cli.console import guarded, say
+from di4c_cli.cli.console import emit_json, guarded, say
 from di4c_cli.cli.live import SHOWN, LiveTable, duration
 from di4c_cli.teacher.registry import recipe_for
 from di4c_cli.training.launch import launch, launch_with_accelerate, launched, preset
 
 if TYPE_CHECKING:
     from di4c_cli.recipe import Recipe
+    from di4c_cli.training.dry_run import Preview
 
 
 def distill(
@@ -49,6 +50,7 @@ def distill(
         bool, typer.Option("--dry-run", help="Say what would happen; change nothing.")
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Move an existing run folder aside.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
 ) -> None:
     """Distil a teacher into a student; run the same command again to resume."""
     flags = {
@@ -68,9 +70,9 @@ def distill(
         resolved, name = resolve(teacher, recipe, flags, settings or [])
         folder = out or default_out(resolved.teacher, name, resolved.seed)
         if dry_run:
-            _preview(resolved, folder, processes or 1, device)
+            _preview(resolved, folder, processes or 1, device, as_json)
         elif launched() or (processes in (None, 1) and accelerate_config is None):
-            _run(resolved, folder, device, force)
+            _run(resolved, folder, device, force, as_json)
         else:
             raise typer.Exit(_launch(accelerate_config, processes, device))
 
@@ -106,7 +108,7 @@ def resolve(
     return resolved, Path(name).stem if name.endswith((".yaml", ".yml")) else name
 
 
-def _run(recipe: Recipe, out: Path, device: str | None, force: bool) -> None:
+def _run(recipe: Recipe, out: Path, device: str | None, force: bool, as_json: bool) -> None:
     from di4c_cli.training.curves import summary
     from di4c_cli.training.rounds import Options, distill
 
@@ -114,20 +116,60 @@ def _run(recipe: Recipe, out: Path, device: str | None, force: bool) -> None:
         outcome = distill(recipe, out, Options(device=device, force=force, say=say, report=table))
     if not outcome.main:
         return
-    student = outcome.folder.student
+    folder, figures = outcome.folder, summary(outcome.folder.metrics)
+    if as_json:
+        emit_json({"student": str(folder.student), "already_finished": outcome.already_finished, **figures})
     if outcome.already_finished:
-        say(f"This run is finished already; its student is in {student}.")
+        say(f"This run is finished already; its student is in {folder.student}.")
     else:
-        figures = summary(outcome.folder.metrics)
         skipped = f", {figures['skipped']} skipped" if figures["skipped"] else ""
         say(f"{figures['steps']} steps in {duration(figures['seconds'])}{skipped}. Means of the last tenth:")
         say("  " + ", ".join(f"{name} {figures[name]:.4g}" for name in SHOWN if name in figures))
-        say(f"Student: {student}")
-        say(f"Curves:  {outcome.folder.curves}")
+        say(f"Student: {folder.student}")
+        say(f"Curves:  {folder.curves}")
     say("Next:")
-    say(f"  di4c sample --student {student} --steps 4")
-    say(f"  di4c eval --student {student}")
+    say(f"  di4c sample --student {folder.student} --steps 4")
+    say(f"  di4c eval --student {folder.student}")
 
 
-def _preview(recipe: Recipe, out: Path, processes: int, device: str | None) -> None:
-    raise NotImplementedError
+def _preview(recipe: Recipe, out: Path, processes: int, device: str | None, as_json: bool) -> None:
+    from dataclasses import asdict
+
+    from di4c_cli.training.dry_run import preview
+
+    found = preview(recipe, out, processes, device)
+    if as_json:
+        emit_json(asdict(found))
+    else:
+        print("\n".join(preview_lines(found)))
+    for problem in found.problems:
+        say(f"di4c: {problem}")
+    if found.exit_code:
+        raise typer.Exit(found.exit_code)
+
+
+def preview_lines(found: Preview) -> list[str]:
+    """A dry run for people; nothing has been written."""
+    tree = found.recipe
+    lines = [
+        f"recipe     {tree['name']}: {tree['rounds']} x {tree['training']['iterations']} iterations, "
+        f"batch {tree['training']['batch']}, {tree['objective']['latents']} latents, seed {tree['seed']}",
+        f"folder     {found.out} ({found.run})",
+        f"teacher    {tree['teacher']} ({found.teacher})",
+        f"data       {found.data or tree['data']}",
+    ]
+    if found.parameters:
+        lines.append("weights    " + ", ".join(f"{name} {size:,}" for name, size in found.parameters.items()))
+    if found.memory:
+        parts = ", ".join(
+            f"{name.replace('_', ' ')} {size / 2**20:,.0f}" for name, size in found.memory.items()
+        )
+        lines.append(f"memory     {parts} MB per process (estimate)")
+    if found.seconds_per_step is not None and found.total_seconds is not None:
+        total = duration(found.total_seconds)
+        lines.append(f"time       {found.seconds_per_step:.3g} s a step, {total} in all ({found.measured})")
+    elif found.measured:
+        lines.append(f"time       {found.measured}")
+    for name, size in found.files.items():
+        lines.append(f"would write {name}" + ("" if size is None else f" ({size / 1e6:,.1f} MB)"))
+    return lines

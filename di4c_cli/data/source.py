@@ -68,6 +68,26 @@ def find_items(name: str, model: Model, mirrored: bool = False) -> Items:
     raise UserError(f"'{name}' is not data for a teacher of {kind} samples.", ELSEWHERE)
 
 
+def probe(name: str, model: Model, here: bool = True) -> str:
+    """What a source is, in a few words; reads little and writes nothing. `here`: the teacher's files are."""
+    if name == "teacher":
+        return "none: the teacher's own trajectories"
+    if is_hub(name, model):
+        from di4c_cli.data.hub_text import dataset_files
+
+        branch, found = dataset_files(*_split(name))
+        return f"{len(found)} Parquet files of the Hub dataset at {branch}, fetched as they are reached"
+    path = Path(name)
+    if not _is_embedded(name) and path.exists() and (model.config.codec.get("type") == "text" or not here):
+        size = sum(file.stat().st_size for file in (path.rglob("*") if path.is_dir() else [path]))
+        for file in text.text_files(path)[:1]:
+            next(text.documents(file), None)
+        return f"{path}, {size / 1e6:.1f} MB"
+    items = find_items(name, model)
+    check_items(items, name, model.denoiser.length)
+    return f"{name}, {len(items)} samples"
+
+
 def world_of(model: Model) -> str:
     """The embedded world a model belongs to: its own name, or that of the teacher it came from."""
     for name in (model.config.name, str(model.config.provenance.get("teacher", ""))):
@@ -118,14 +138,20 @@ def pixel_items(path: Path, model: Model) -> Items:
     return images.ImageFolder(path, shape, model.denoiser.symbols)
 
 
+def _split(name: str) -> tuple[str, str | None, str | None]:
+    """`user/name:subset@revision` as repository, revision, subset."""
+    rest, _, revision = name.partition("@")
+    repo, _, subset = rest.partition(":")
+    return repo, revision or None, subset or None
+
+
 def _hub(name: str, model: Model, wanted: Wanted) -> Source:
     """A text dataset of the Hub: `user/name`, `user/name:subset`, `user/name@revision`."""
     from di4c_cli.data.hub_text import Streamed, dataset_files, hub_documents
 
-    rest, _, revision = name.partition("@")
-    repo, _, subset = rest.partition(":")
+    repo, *_ = _split(name)
     try:
-        branch, files = dataset_files(repo, revision or None, subset or None)
+        branch, files = dataset_files(*_split(name))
     except Di4cError as error:
         raise type(error)(f"The data '{name}' cannot be reached: {error.message}", ELSEWHERE) from error
     tokenizer = cast("Text", model.codec).tokenizer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import pickle
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +23,9 @@ from di4c_cli import files
 from di4c_cli.errors import Failure
 from di4c_cli.training.ema import Ema
 from di4c_cli.training.run_folder import PREFIX, checkpoint_folders
+
+DAMAGE = (OSError, EOFError, RuntimeError, ValueError, KeyError, TypeError)
+"""What the readers of a cut or altered file raise."""
 
 
 @dataclass
@@ -157,7 +161,7 @@ def load(folder: Path, trained: Trained) -> Progress:
             _load_plain(folder, trained)
         trained.ema.load(average, state.pop("ema_updates"))
         return Progress(**state)
-    except (OSError, SafetensorError, RuntimeError, ValueError, KeyError, TypeError) as error:
+    except (SafetensorError, pickle.UnpicklingError, *DAMAGE) as error:
         first = (str(error).splitlines() or [type(error).__name__])[0]
         raise Failure(
             f"The checkpoint {folder} is damaged: {first}.", "Delete that folder and run again."

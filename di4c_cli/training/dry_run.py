@@ -1,0 +1,194 @@
+"""`--dry-run`: everything that can be known of a run without changing anything."""
+
+from __future__ import annotations
+
+import copy
+import resource
+import sys
+import time
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from di4c_cli import hub, recipe_file
+from di4c_cli.config import ModelConfig
+from di4c_cli.data.batch import Batch
+from di4c_cli.data.source import probe
+from di4c_cli.data.stream import Wanted
+from di4c_cli.errors import Di4cError
+from di4c_cli.model import Model, load
+from di4c_cli.noise import Noise
+from di4c_cli.recipe import Recipe
+from di4c_cli.teacher import registry
+from di4c_cli.training.estimate import Memory, available, count, estimate, on_meta
+from di4c_cli.training.loop import Outside, Round
+from di4c_cli.training.loss_module import LossModule, make_objective
+from di4c_cli.training.make_student import new_student, student_config
+from di4c_cli.training.plan import make_plan
+from di4c_cli.training.processes import make_accelerator
+from di4c_cli.training.published import published_config
+from di4c_cli.training.rounds import wanted
+from di4c_cli.training.run_folder import RunFolder
+from di4c_cli.training.signals import StopRequest
+
+
+@dataclass
+class Preview:
+    """What a run would be; `problems` are the sentences that would stop it."""
+
+    recipe: dict[str, Any]
+    out: str
+    run: str = ""
+    teacher: str = ""
+    data: str = ""
+    parameters: dict[str, int] = field(default_factory=dict)
+    memory: dict[str, int] = field(default_factory=dict)
+    seconds_per_step: float | None = None
+    measured: str = ""
+    total_seconds: float | None = None
+    files: dict[str, int | None] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    exit_code: int = 0
+
+    def note(self, error: Di4cError) -> str:
+        """Remember what would stop the run; the first problem gives the exit code."""
+        self.problems.append(str(error))
+        self.exit_code = self.exit_code or error.exit_code
+        return f"not reached: {error.message}"
+
+
+def preview(recipe: Recipe, out: Path, processes: int, device: str | None, measure: bool = True) -> Preview:
+    """Look at folder, teacher, data and sizes; with `measure`, time two steps if they fit."""
+    found = Preview(recipe.model_dump(mode="json"), str(out))
+    try:
+        found.run = RunFolder(out).state(recipe).value
+    except Di4cError as error:
+        found.run = found.note(error)
+    model, config = _teacher(recipe, found)
+    if config is None:
+        return found
+    sized = model or Model(config, on_meta(config))
+    try:
+        found.data = probe(recipe.data, sized, here=model is not None)
+    except Di4cError as error:
+        found.data = found.note(error)
+    try:
+        plan = make_plan(recipe.training.batch, recipe.training.micro_batch, processes)
+    except Di4cError as error:
+        found.note(error)
+        return found
+    student = student_config(sized, recipe, 1)
+    found.parameters = {"teacher": count(on_meta(config)), "student": count(on_meta(student))}
+    memory = estimate(student, config, recipe, plan)
+    found.memory = asdict(memory) | {"total": memory.total}
+    found.files = _files(recipe, out, found.parameters["student"])
+    if measure:
+        _measure(recipe, model, memory, device, processes, found)
+    return found
+
+
+def _teacher(recipe: Recipe, found: Preview) -> tuple[Model | None, ModelConfig | None]:
+    """The teacher if it is here, else what is known of it; nothing is fetched."""
+    entry = registry.entries().get(recipe.teacher.partition("@")[0])
+    here = entry is None or entry.source != "hub" or _cached(entry)
+    if here:
+        try:
+            model = load(recipe.teacher)
+            found.teacher = "here"
+            return model, model.config
+        except Di4cError as error:
+            found.teacher = found.note(error)
+    elif entry is not None:
+        try:
+            _reach(entry)
+            found.teacher = f"would be fetched: {entry.origin}, {entry.megabytes:.0f} MB"
+        except Di4cError as error:
+            found.teacher = found.note(error)
+    return None, published_config(recipe.teacher)
+
+
+def _cached(entry: registry.Entry) -> bool:
+    return all(hub.is_cached(str(entry.repo), str(entry.revision), names) for names in entry.choices)
+
+
+def _reach(entry: registry.Entry) -> None:
+    """Ask the Hub for the head of the first file."""
+    from huggingface_hub import get_hf_file_metadata, hf_hub_url
+
+    url = hf_hub_url(str(entry.repo), entry.choices[0][-1], revision=entry.revision)
+    hub.attempt(partial(get_hf_file_metadata, url, timeout=hub.TIMEOUT), f"{entry.repo}@{entry.revision}")
+
+
+def _files(recipe: Recipe, out: Path, parameters: int) -> dict[str, int | None]:
+    """What would be written, with sizes in bytes where they are known."""
+    weights = 4 * parameters
+    written: dict[str, int | None] = {
+        "recipe.yaml": len(recipe_file.dump(recipe)),
+        "metrics.jsonl": None,
+        "curves.png": None,
+    }
+    for number in range(1, recipe.rounds + 1):
+        kept = min(recipe.training.keep, -(-recipe.training.iterations // recipe.training.checkpoint_every))
+        written[f"round-{number}/checkpoints/ ({kept} kept)"] = kept * 4 * weights
+        written[f"round-{number}/student/"] = weights
+    if recipe.training.sample_every:
+        written["samples/"] = None
+    written["student/"] = weights
+    return {f"{out}/{name}": size for name, size in written.items()}
+
+
+class _Random:
+    """Samples of random symbols: a step takes as long with them, and no data need be read."""
+
+    def __init__(self, asked: Wanted) -> None:
+        self.asked, self.length = asked, asked.length
+
+    def read(self, start: int, count: int) -> Batch:
+        """Samples start … start + count - 1."""
+        noise = Noise(0, range(start, start + count), "dry-run")
+        x0 = (noise.uniform("x0", self.length) * self.asked.symbols).long()
+        labels = self.asked.labels
+        return Batch(noise.index, x0, None if labels is None else (noise.uniform("label") * labels).long())
+
+
+def _measure(
+    recipe: Recipe, model: Model | None, memory: Memory, device: str | None, processes: int, found: Preview
+) -> None:
+    """Two real steps of one process's share; the second one counts."""
+    if model is None:
+        found.measured = "not measured: the teacher is not here"
+        return
+    share = recipe.model_copy(deep=True)
+    share.training.batch //= processes
+    accelerator = make_accelerator(recipe.training.precision, device, [], Path())
+    if memory.total > available(accelerator.device):
+        found.measured = "not measured: it would not fit this device"
+        return
+    config = student_config(model, share, 1)
+    teacher = copy.deepcopy(model.denoiser).to(accelerator.device)
+    objective = make_objective(share.objective.model_dump())
+    module = LossModule(new_student(model, config, share, 1), teacher, objective, share.training.dropout > 0)
+    outside = Outside(Path(), None, StopRequest(loud=False), lambda row: None, lambda step, tensors: None)
+    work = Round(accelerator, share, 1, module, _Random(wanted(share, model, 1)), outside)
+    work.step()
+    start = time.monotonic()
+    work.step()
+    if accelerator.device.type == "cuda":
+        torch.cuda.synchronize()
+    seconds = time.monotonic() - start
+    found.seconds_per_step, found.total_seconds = (
+        seconds,
+        seconds * recipe.training.iterations * recipe.rounds,
+    )
+    found.measured = f"second of two steps on {accelerator.device.type}, peak memory {_peak() / 2**20:.0f} MB"
+    accelerator.free_memory()
+
+
+def _peak() -> int:
+    if torch.cuda.is_available():
+        return int(torch.cuda.max_memory_allocated())
+    unit = 1 if sys.platform == "darwin" else 1024
+    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

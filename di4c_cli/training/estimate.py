@@ -1,0 +1,112 @@
+"""How much memory one process of a run will need, counted on the meta device: no number is ever computed."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+import torch
+from torch import Tensor, nn
+
+from di4c_cli.config import ModelConfig
+from di4c_cli.denoiser import Denoiser
+from di4c_cli.objective.settings import Settings
+from di4c_cli.recipe import Recipe
+from di4c_cli.student import build
+from di4c_cli.training.plan import Plan
+
+FLOAT32 = 4
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes at the peak of a training step, by cause."""
+
+    weights: int
+    teacher: int
+    gradients: int
+    optimizer: int
+    ema: int
+    activations: int
+    loss_chunk: int
+
+    @property
+    def total(self) -> int:
+        return sum(asdict(self).values())
+
+
+def on_meta(config: ModelConfig) -> Denoiser:
+    """The denoiser with its shapes and without its numbers."""
+    with torch.device("meta"):
+        return build(config)
+
+
+def count(denoiser: Denoiser) -> int:
+    """Number of weights."""
+    return sum(parameter.numel() for parameter in denoiser.parameters())
+
+
+def saved_bytes(denoiser: Denoiser, half: bool) -> int:
+    """Bytes that one sequence's forward pass keeps for its backward pass."""
+    network = denoiser.network.to(torch.bfloat16) if half else denoiser.network
+    network.train()
+    own = {parameter.untyped_storage()._cdata for parameter in network.parameters()}
+    kept: dict[int, int] = {}
+
+    def pack(value: Tensor) -> Tensor:
+        storage = value.untyped_storage()
+        if storage._cdata not in own:
+            kept[storage._cdata] = storage.nbytes()
+        return value
+
+    with torch.device("meta"), torch.autograd.graph.saved_tensors_hooks(pack, lambda value: value):
+        x, t = torch.zeros(2, denoiser.length, dtype=torch.long), torch.zeros(2)
+        label = None if denoiser.labels is None else torch.zeros(2, dtype=torch.long)
+        dim = 1 if denoiser.latent is None else denoiser.latent.dim
+        lam = None if denoiser.latent is None else torch.zeros((2,) if dim == 1 else (2, dim))
+        hidden = network.body(x, t, label, lam)  # type: ignore[operator]
+        del hidden
+    return sum(kept.values()) // 2
+
+
+def activation_bytes(config: ModelConfig, recipe: Recipe, sequences: int) -> int:
+    """Of `sequences` at once, with the student at u and the teacher beside the student at t."""
+    half = recipe.training.precision != "no"
+    denoiser = on_meta(config)
+    saved, size = saved_bytes(denoiser, half), 2 if half else FLOAT32
+    blocks = _blocks(denoiser.network)
+    state = denoiser.length * int(getattr(denoiser.network, "width", 1)) * size
+    if recipe.training.activation_checkpointing:
+        saved = saved // blocks + min(blocks * state, saved)
+    return sequences * (saved + saved // blocks + 2 * state)
+
+
+def _blocks(network: nn.Module) -> int:
+    """Parts that are recomputed one at a time."""
+    return max(1, int(getattr(network, "depth", 0)) or 4 * int(getattr(network, "blocks", 1)))
+
+
+def estimate(config: ModelConfig, teacher: ModelConfig, recipe: Recipe, plan: Plan) -> Memory:
+    """Peak memory of one process; what the frameworks themselves take comes on top."""
+    weights, frozen = count(on_meta(config)) * FLOAT32, count(on_meta(teacher)) * FLOAT32
+    settings = Settings.from_dict(recipe.objective.model_dump())
+    chunk = int((settings.chunk_mb + settings.cache_mb) * 2**20)
+    sequences = plan.micro * recipe.objective.latents
+    casts = weights // 2 if recipe.training.precision != "no" else 0
+    return Memory(
+        weights=weights + casts,
+        teacher=frozen,
+        gradients=weights,
+        optimizer=2 * weights,
+        ema=weights,
+        activations=activation_bytes(config, recipe, sequences),
+        loss_chunk=chunk,
+    )
+
+
+def available(device: torch.device) -> int:
+    """Bytes free on a device."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    import psutil
+
+    return int(psutil.virtual_memory().available)

@@ -1,0 +1,140 @@
+"""Signals, a full disk, numbers that are not finite: the run stops as it should and can be resumed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from small_run import PATIENCE, arguments, run, same, small_recipe, started, wait_for_steps, weights
+
+from di4c_cli.errors import Failure
+from di4c_cli.training import rounds
+from di4c_cli.training.loss_module import make_objective
+from di4c_cli.training.metrics import read_rows
+from di4c_cli.training.rounds import Options, distill
+
+
+def test_ctrl_c_finishes_the_step_and_says_how_to_go_on(teacher: Path, tmp_path: Path) -> None:
+    args = arguments(teacher, tmp_path / "run", "--set", "training.checkpoint_every=1000", iterations=60)
+    with started(args) as process:
+        wait_for_steps(tmp_path / "run", 2)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130
+    done = len(read_rows(tmp_path / "run" / "metrics.jsonl"))
+    assert f"Stopped after step {done} of 60" in said
+    assert "Run the same command again" in said.strip().splitlines()[-1]
+    assert (tmp_path / "run" / "round-1" / "checkpoints" / f"step-{done:08d}").is_dir()
+    assert run(args)[0] == 0
+    rows = read_rows(tmp_path / "run" / "metrics.jsonl")
+    assert [row["step"] for row in rows] == list(range(1, 61))
+
+
+def test_a_second_ctrl_c_leaves_at_once(teacher: Path, tmp_path: Path) -> None:
+    slow = ("--batch", "128", "--latents", "16", "--set", "training.checkpoint_every=1")
+    with started([*arguments(teacher, tmp_path / "run", iterations=500), *slow]) as process:
+        wait_for_steps(tmp_path / "run", 2)
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.5)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130
+    assert "left at once" in said or "a checkpoint is written" in said
+    newest = sorted((tmp_path / "run" / "round-1" / "checkpoints").glob("step-*"))[-1]
+    assert load_file(newest / "model.safetensors") and load_file(newest / "ema.safetensors")
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 1 MB, where that may be mounted."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
+    if (
+        os.geteuid() != 0
+        or not shutil.which("mount")
+        or subprocess.run(command, capture_output=True).returncode
+    ):
+        pytest.skip("a small file system cannot be mounted here")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=False)
+
+
+def test_a_full_disk_ends_in_one_sentence_and_nothing_is_lost(teacher: Path, small_disk: Path) -> None:
+    out = small_disk / "run"
+    args = arguments(
+        teacher, out, "--set", "training.keep=50", "--set", "training.checkpoint_every=2", iterations=40
+    )
+    code, said = run(args)
+    assert code == 1
+    lines = said.strip().splitlines()
+    assert len(lines) == 1 and "The disk is full" in lines[0] and "run the same command again" in lines[0]
+    kept = sorted((out / "round-1" / "checkpoints").glob("step-*"))
+    assert kept and not list((out / "round-1" / "checkpoints").glob(".*.part"))
+    for old in kept[:-1]:
+        shutil.rmtree(old)
+    code, said = run([*args, "--set", "training.keep=1"])
+    assert code == 0, said
+    assert [row["step"] for row in read_rows(out / "metrics.jsonl")] == list(range(1, 41))
+    distill(small_recipe(teacher, training__iterations=40), small_disk.parent / "whole", Options())
+    assert same(weights(out), weights(small_disk.parent / "whole"))
+
+
+class Broken:
+    """The objective with a loss that is not a number in some steps."""
+
+    def __init__(self, values: dict[str, Any], bad: set[int], batch: int = 4) -> None:
+        self.inner, self.bad, self.batch = make_objective(values), bad, batch
+
+    def __call__(self, student: Any, teacher: Any, batch: Any, noise: Any, dropout: bool) -> Any:
+        loss = self.inner(student, teacher, batch, noise, dropout=dropout)
+        if batch.index[0] // self.batch + 1 in self.bad:
+            loss.total = loss.total * torch.nan
+        return loss
+
+
+def test_a_bad_step_is_skipped_and_counted(
+    teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rounds, "make_objective", lambda values: Broken(values, {2, 5}))
+    distill(small_recipe(teacher), tmp_path / "run", Options())
+    rows = read_rows(tmp_path / "run" / "metrics.jsonl")
+    assert [row["step"] for row in rows if row["skipped"]] == [2, 5]
+    assert [row["step"] for row in rows if row["loss"] is None] == [2, 5]
+    assert all(bool(torch.isfinite(value).all()) for value in weights(tmp_path / "run").values())
+
+
+def test_many_bad_steps_in_a_row_stop_the_run_with_a_diagnosis(
+    teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rounds, "make_objective", lambda values: Broken(values, set(range(5, 100))))
+    recipe = small_recipe(teacher, training__max_bad_steps=4, training__iterations=50)
+    with pytest.raises(Failure, match=r"not finite for 4 steps in a row, from step 5 of round 1") as caught:
+        distill(recipe, tmp_path / "run", Options())
+    assert "step-00000006, with the weights of step 4" in caught.value.message
+    assert caught.value.exit_code == 1
+    assert len(read_rows(tmp_path / "run" / "metrics.jsonl")) == 8
+
+
+def test_a_damaged_checkpoint_is_named(teacher: Path, tmp_path: Path) -> None:
+    recipe, out = small_recipe(teacher), tmp_path / "run"
+    distill(recipe, out, Options())
+    shutil.rmtree(out / "student"), shutil.rmtree(out / "round-1" / "student")
+    broken = out / "round-1" / "checkpoints" / "step-00000006"
+    (broken / "optimizer.pt").write_bytes(b"PK")
+    with pytest.raises(Failure, match=r"step-00000006 is damaged"):
+        distill(recipe, out, Options())
+    shutil.rmtree(broken)
+    distill(recipe, out, Options())
+    assert (out / "student" / "model.safetensors").is_file()
