@@ -17,7 +17,7 @@ from di4c_cli.denoiser import Prediction
 from di4c_cli.objective.head import LinearHead, OpaqueHead, head_of
 from di4c_cli.objective.health import Probe, Rows
 from di4c_cli.objective.problem import Outcome, Problem
-from di4c_cli.objective.targets import averaged, groups
+from di4c_cli.objective.targets import averaged, groups, product
 from di4c_cli.objective.terms import Sums, aims, logit_gradient, shift_of, weighted
 
 
@@ -160,7 +160,7 @@ def normalise_(z: Tensor) -> Tensor:
     weight = z.sub_(z.amax(-1, keepdim=True)).exp()
     total = weight.sum(-1)
     z.sub_(total.log()[..., None])
-    mean = ((1 / (count * total))[:, None] @ weight).squeeze(1)
+    mean = product((1 / (count * total))[:, None], weight).squeeze(1)
     # where all λ agree that a symbol is impossible the mean underflows; its logarithm must not
     if len(mean) and float(mean.min()) < torch.finfo(mean.dtype).tiny * 2**24:
         return torch.logsumexp(z, 1) - math.log(count)

@@ -18,6 +18,12 @@ def wide(x: Tensor) -> Tensor:
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
+def product(a: Tensor, b: Tensor) -> Tensor:
+    """Matrix product in the dtype of its factors: autocast is for networks, not for probabilities."""
+    with torch.autocast(a.device.type, enabled=False):
+        return a @ b
+
+
 def groups(rows: int, width: int, like: Tensor) -> Iterator[slice]:
     """Slices of `rows` rows with `width` numbers each, small enough for the cache; all at once on a GPU."""
     size = max(1, NEAR // (width * like.element_size())) if like.device.type == "cpu" else max(1, rows)
@@ -69,7 +75,7 @@ def _mean(z: Tensor, place: Tensor, rows: int, count: int) -> Tensor:
         share[place] = part
         z = full
     # one matrix product a row normalises and averages at once
-    return (share.view(rows, 1, count) @ z.view(rows, count, -1)).squeeze(1)
+    return product(share.view(rows, 1, count), z.view(rows, count, -1)).squeeze(1)
 
 
 def inverse_cdf(weight: Tensor, uniform: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from di4c_cli.objective.problem import Problem, Weights
+from di4c_cli.objective.targets import product
 
 TERMS = ("distil", "consis", "corr", "marginal")
 
@@ -129,7 +130,7 @@ class Sums:
 
 def over_latents(log_p: Tensor, law: Tensor) -> Tensor:
     """Mean over λ of Σ_s law(s) log p(s; λ_i), `(n,)`."""
-    return (log_p @ law[..., None]).squeeze(-1).mean(1)
+    return product(log_p, law.to(log_p.dtype)[..., None]).squeeze(-1).mean(1)
 
 
 def aims(

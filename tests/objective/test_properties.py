@@ -1,0 +1,195 @@
+"""Finite whatever comes: all or no positions masked, underflow, one latent, two symbols, half precision."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tables import stored
+from torch import Tensor
+
+from di4c_cli.bench.dense import dense_loss
+from di4c_cli.objective.core import Core
+from di4c_cli.objective.fused import evaluate
+from di4c_cli.objective.problem import Outcome, Problem, Weights
+from di4c_cli.objective.targets import inverse_cdf
+from di4c_cli.process import Masked
+
+VARIATES = ["marginal", "convex", "none"]
+
+
+def random_problem(
+    g: torch.Generator,
+    symbols: int,
+    length: int,
+    latents: int,
+    masked: float,
+    size: float,
+    variate: str,
+    dtype: torch.dtype = torch.float64,
+    batch: int = 2,
+) -> tuple[Problem, Tensor]:
+    """Logits of standard deviation `size` everywhere; returns the student's too."""
+    process = Masked(symbols)
+    rand = lambda *shape: torch.rand(*shape, generator=g, dtype=torch.float64)  # noqa: E731
+    logits = lambda *shape: (size * torch.randn(*shape, length, symbols, generator=g)).to(dtype)  # noqa: E731
+    x0 = torch.randint(0, symbols, (batch, length), generator=g)
+    x_t = torch.where(rand(batch, length) < masked, symbols, x0)
+    many = x_t.repeat_interleave(latents, 0)
+    x_u = torch.where(rand(*many.shape) < 0.5, many, x0.repeat_interleave(latents, 0))
+    problem = Problem(
+        x_t=x_t,
+        latents=latents,
+        weights=Weights(*[rand(batch) for _ in range(4)]),
+        control_variate=variate,
+        teacher=stored(logits(batch), x_t, process),
+        student_u=stored(logits(batch * latents), x_u, process),
+        place=torch.arange(batch),
+        uniform=rand(batch, latents, length),
+        x0=x0,
+        chunk_bytes=200,
+    )
+    return problem, logits(batch * latents)
+
+
+def run(problem: Problem, logits: Tensor) -> Outcome:
+    process = Masked(logits.shape[-1])
+    many = problem.x_t.repeat_interleave(problem.latents, 0)
+    return Core(problem, stored(logits, many, process)).run(gradient=True)
+
+
+def finite(out: Outcome) -> None:
+    assert out.hidden_grad is not None
+    for value in (out.total, out.hidden_grad, *out.terms.values(), *out.health.values()):
+        assert bool(torch.isfinite(value).all())
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    symbols=st.sampled_from([2, 3, 17]),
+    length=st.integers(1, 5),
+    latents=st.sampled_from([1, 2, 5]),
+    masked=st.sampled_from([0.0, 0.5, 1.0]),
+    size=st.sampled_from([0.0, 1.0, 60.0, 2000.0]),
+    variate=st.sampled_from(VARIATES),
+    dtype=st.sampled_from([torch.float32, torch.float64]),
+)
+def test_finite(
+    seed: int, symbols: int, length: int, latents: int, masked: float, size: float, variate: str, dtype: torch.dtype
+) -> None:
+    """Logits up to thousands: probabilities far below what float32 (and float64) can hold."""
+    g = torch.Generator().manual_seed(seed)
+    problem, logits = random_problem(g, symbols, length, latents, masked, size, variate, dtype)
+    out = run(problem, logits)
+    finite(out)
+    assert out.hidden_grad is not None
+    # a gradient at logits sums to zero over the symbols, and known positions have none
+    scale = float(out.hidden_grad.abs().max()) + 1
+    assert float(out.hidden_grad.sum(-1).abs().max()) < (1e-4 if dtype is torch.float32 else 1e-11) * scale
+    known = (problem.x_t != symbols).repeat_interleave(latents, 0)
+    assert float(out.hidden_grad[known].abs().sum()) == 0
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 10**6), variate=st.sampled_from(VARIATES), size=st.sampled_from([1.0, 30.0]))
+def test_float32_agrees_with_float64(seed: int, variate: str, size: float) -> None:
+    """Underflow in float32 is no reason for another answer: log-probabilities around -100 and below."""
+    g = torch.Generator().manual_seed(seed)
+    problem, logits = random_problem(g, 5, 4, 3, 1.0, size, variate, torch.float32)
+    wide_teacher, wide_later = (
+        stored(p.hidden.double(), p.x_t, p.process) for p in (problem.teacher, problem.student_u) if p
+    )
+    from dataclasses import replace
+
+    wide = replace(problem, teacher=wide_teacher, student_u=wide_later)
+    narrow, exact = run(problem, logits), run(wide, logits.double())
+    assert narrow.hidden_grad is not None and exact.hidden_grad is not None
+    torch.testing.assert_close(narrow.total, exact.total, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(narrow.hidden_grad.double(), exact.hidden_grad, rtol=1e-3, atol=1e-4)
+
+
+def test_impossible_symbol_still_pulls() -> None:
+    """All λ give the teacher's symbol probability e^-300: the gradient must lead back to it, in float32 too."""
+    one, process = torch.ones(1, dtype=torch.float64), Masked(2)
+    x = torch.full((2, 1), 2)
+    problem = Problem(
+        x[:1], 2, Weights(0 * one, 0 * one, 0 * one, one),
+        teacher=stored(torch.tensor([[[0.0, 50.0]]]), x[:1], process),
+    )  # fmt: skip
+    out = Core(problem, stored(torch.tensor([[[300.0, 0.0]], [[300.0, 0.0]]]), x, process)).run(gradient=True)
+    assert out.hidden_grad is not None
+    torch.testing.assert_close(out.hidden_grad.flatten(), torch.tensor([0.5, -0.5, 0.5, -0.5]))
+    assert float(out.terms["marginal"]) == pytest.approx(300, rel=1e-6)
+
+
+@pytest.mark.parametrize("variate", VARIATES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_correlation_of_one_latent_is_exactly_zero(variate: str, dtype: torch.dtype) -> None:
+    problem, logits = random_problem(torch.Generator().manual_seed(0), 7, 6, 1, 0.8, 3.0, variate, dtype)
+    out = run(problem, logits)
+    assert out.health["correlation_data"].tolist() == [0, 0]
+    assert out.health["correlation_consis"].tolist() == [0, 0]
+    if variate == "marginal":
+        assert out.terms["corr"].tolist() == [0, 0] and out.terms["consis_corr"].tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("latents", [2, 3, 16])
+def test_correlation_of_a_latent_without_influence(latents: int, dtype: torch.dtype) -> None:
+    """The same prediction for all λ: at most rounding of the sums, and no gradient from the correlation."""
+    g = torch.Generator().manual_seed(1)
+    problem, logits = random_problem(g, 50, 40, latents, 1.0, 3.0, "marginal", dtype)
+    same = logits[::latents].repeat_interleave(latents, 0)
+    out = run(problem, same)
+    for name in ("correlation_data", "correlation_consis"):
+        assert float(out.health[name].abs().max()) <= 1e-12
+    assert float(out.terms["corr"].abs().max()) <= 1e-12
+    assert float(out.health["grad_corr"].max()) <= 1e-6
+    torch.testing.assert_close(out.health["lam_effective"], torch.full((2,), float(latents)).double())
+    assert float(out.health["lam_sensitivity"].max()) <= 1e-5
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    symbols=st.sampled_from([1, 2, 3, 15, 16, 17, 255, 256, 257, 1000]),
+    holes=st.floats(0, 0.99),
+)
+def test_inverse_cdf(seed: int, symbols: int, holes: float) -> None:
+    """The symbol whose running sum first exceeds u·total; never one of weight zero."""
+    g = torch.Generator().manual_seed(seed)
+    weight = torch.rand(20, symbols, generator=g) * (torch.rand(20, symbols, generator=g) >= holes)
+    weight[:, int(torch.randint(symbols, (1,), generator=g))] += 0.1
+    u = torch.rand(20, generator=g, dtype=torch.float64)
+    u[0], u[1] = 0.0, 1 - 2.0**-53
+    drawn = inverse_cdf(weight, u)
+    assert bool((weight.gather(1, drawn[:, None]) > 0).all())
+    running = weight.double().cumsum(1)
+    below = running.gather(1, drawn[:, None]) - weight.double().gather(1, drawn[:, None])
+    goal = u[:, None] * running[:, -1:]
+    slack = 1e-6 * running[:, -1:]
+    assert bool((below <= goal + slack).all())
+    assert bool((running.gather(1, drawn[:, None]) >= goal - slack).all())
+
+
+def test_half_precision_network_under_autocast() -> None:
+    """bfloat16 products, float32 log-probabilities: near the float32 loss, gradients of the weights' dtype."""
+    from worlds import case, denoiser
+
+    base = case("dit")
+    network = denoiser("dit", True, 1, torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        student = network.predict(base.x, base.t, lam=base.lam.float())
+        total, _ = evaluate(base.problem, student)
+    total.backward()
+    gradient = network.network.linear_head[0].grad  # type: ignore[index, union-attr]
+    reference = network.predict(base.x, base.t, lam=base.lam.float())
+    exact = dense_loss(base.problem, reference)
+    network.zero_grad()
+    exact.backward()
+    expected = network.network.linear_head[0].grad  # type: ignore[index, union-attr]
+    assert gradient.dtype == torch.float32 and bool(torch.isfinite(gradient).all())
+    assert float(total.detach()) == pytest.approx(float(exact.detach()), rel=0.05)
+    assert float((gradient - expected).norm()) < 0.1 * float(expected.norm())
