@@ -55,7 +55,7 @@ def model_card(config: ModelConfig, metrics: Mapping[str, Any] | None = None, re
     header = yaml.safe_dump(header_of(config, figures), sort_keys=False, allow_unicode=True)
     return TEMPLATE.format(
         header=header,
-        name=config.name,
+        name=_plain(config.name),
         summary=_summary(config),
         ref=ref,
         steps=config.sampling.steps,
@@ -116,7 +116,9 @@ def _summary(config: ModelConfig) -> str:
         return (
             f"A discrete diffusion model, written by di4c {__version__} as a teacher for few-step students."
         )
-    teacher = config.provenance.get("teacher") or config.provenance.get("format", "an unknown teacher")
+    teacher = _plain(
+        config.provenance.get("teacher") or config.provenance.get("format", "an unknown teacher")
+    )
     return (
         f"A few-step student of `{teacher}`: a mixture over a latent λ that captures correlations between "
         "positions, distilled by the method of *Distillation of Discrete Diffusion through Dimensional "
@@ -180,6 +182,9 @@ def _history(config: ModelConfig) -> list[tuple[str, str]]:
 
 
 def _table(rows: list[tuple[str, str]]) -> str:
-    """A Markdown table; cells are shortened and cannot break out of it."""
-    clean = [(key, re.sub(r"[|`\r\n<>]", " ", value)[:200]) for key, value in rows]
-    return "\n".join(["| | |", "|---|---|", *(f"| {key} | {value} |" for key, value in clean)])
+    return "\n".join(["| | |", "|---|---|", *(f"| {key} | {_plain(value)} |" for key, value in rows)])
+
+
+def _plain(value: Any) -> str:
+    """A short text that cannot break out of its place in the page."""
+    return re.sub(r"[|`\r\n<>]", " ", str(value))[:200]

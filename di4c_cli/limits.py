@@ -84,9 +84,9 @@ def check(config: ModelConfig) -> None:
         ("process", config.process, PROCESSES),
     ):
         kind = settings.get("type")
-        if kind not in known:
+        if not isinstance(kind, str) or kind not in known:
             raise UserError(f"The {part} type {kind!r} is unknown.", f"Known: {', '.join(known)}.")
-        _validate(part, settings, known[str(kind)])
+        _validate(part, settings, known[kind])
     network, process = config.network, config.process
     if network["symbols"] != process["symbols"]:
         raise UserError(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import sys
 from importlib import import_module
 from typing import Annotated
 
@@ -28,6 +30,7 @@ COMMANDS = [
     "recipes",
     "report",
     "sample",
+    "sweep",
     "teachers",
 ]
 """Modules of this folder; each has a function of its own name (dashes become underscores)."""
@@ -39,10 +42,22 @@ def _version(show: bool) -> None:
         raise typer.Exit()
 
 
+def _verbose(show: bool) -> None:
+    if show:
+        logging.basicConfig(format="%(message)s", stream=sys.stderr)
+        logging.getLogger("di4c_cli").setLevel(logging.INFO)
+
+
 @app.callback()
 def options(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+    verbose: Annotated[
+        bool,
+        typer.Option(
+            "--verbose", callback=_verbose, help="Tell what became of every tensor of a loaded model."
+        ),
     ] = False,
 ) -> None:
     """Options of `di4c` itself."""

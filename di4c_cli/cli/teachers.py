@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from di4c_cli import hub
-from di4c_cli.cli.console import emit_json, guarded, show_table
+from di4c_cli.cli.console import emit_json, guarded, say, show_table
 from di4c_cli.teacher import plugins, registry
 
 
@@ -32,10 +32,11 @@ def _list(as_json: bool) -> None:
         emit_json({"teachers": rows})
         return
     table = [
-        [row["name"], row["source"], _megabytes(row), _here(row), row.get("licence", ""), row.get("note", "")]
+        [row["name"], row["source"].split("@")[0], _megabytes(row), _here(row), row.get("note", "")]
         for row in rows
     ]
-    show_table("Teachers and students", ["name", "from", "size", "here", "licence", "what it is"], table)
+    show_table("Teachers and students", ["name", "from", "size", "here", "what it is"], table)
+    say("`di4c teachers NAME` tells more. Hub ids (user/name@revision) and local paths are accepted too.")
 
 
 def _show(name: str, as_json: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from di4c_cli.teacher import plugins, registry
 from di4c_cli.teacher.options import Options
 
 if TYPE_CHECKING:
+    from di4c_cli.account import Account
     from di4c_cli.model import Model
     from di4c_cli.teacher.bundle import Bundle
     from di4c_cli.teacher.formats.vqgan import Tokenizer
@@ -25,9 +27,18 @@ def resolve(ref: str, verbose: bool = False, **options: Any) -> Model:
     `tokenizer`, `offline`.
     """
     model = read(ref, **options).model()
-    if verbose and model.account is not None:
-        print("\n".join(model.account.lines()), file=sys.stderr)
+    if model.account is not None:
+        tell(model.account, verbose)
     return model
+
+
+def tell(account: Account, verbose: bool) -> None:
+    """Print the account if it was asked for; `di4c --verbose` asks for that of every model."""
+    text = "\n".join(account.lines())
+    if verbose:
+        print(text, file=sys.stderr)
+    else:
+        logging.getLogger(__name__).info(text)
 
 
 def read(ref: str, **options: Any) -> Bundle:

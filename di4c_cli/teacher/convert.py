@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 from di4c_cli import __version__, files
 from di4c_cli.config import FORMAT
-from di4c_cli.teacher import find, read
+from di4c_cli.teacher import find, read, tell
 from di4c_cli.teacher.options import Options, TokenizerOnly
 
 
@@ -33,8 +32,7 @@ def convert(ref: str, target: Path, verbose: bool = False, **options: Any) -> st
     model.config.provenance |= {"di4c": __version__, "torch": str(torch.__version__)}
     student.save_folder(target, model.config, model.denoiser, model_card(model.config), model.codec_file)
     assert model.account is not None
-    if verbose:
-        print("\n".join(model.account.lines()), file=sys.stderr)
+    tell(model.account, verbose)
     size = sum(parameter.numel() for parameter in model.denoiser.network.parameters())
     told = ", ".join(f"{count} {status}" for status, count in model.account.counts.items())
     network = model.config.network["type"]

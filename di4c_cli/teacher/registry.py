@@ -74,10 +74,11 @@ def _expand(tree: dict[str, Any]) -> list[Entry]:
 
 @lru_cache(maxsize=1)
 def entries() -> dict[str, Entry]:
-    """All names, in the file's order."""
+    """All names: those inside the package first, then in the file's order."""
     trees = yaml.safe_load(Path(__file__).with_name("registry.yaml").read_text(encoding="utf-8"))
-    found = [entry for tree in trees for entry in _expand(tree)]
-    return {entry.name: entry for entry in found}
+    found = {entry.name: entry for tree in trees for entry in _expand(tree)}
+    order = ["embedded", "hub", "local"]
+    return dict(sorted(found.items(), key=lambda item: order.index(item[1].source)))
 
 
 def offline_names() -> list[str]:

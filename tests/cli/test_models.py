@@ -1,0 +1,82 @@
+"""`di4c teachers`, `convert` and `push` from the user's side: tables, JSON, mistakes in one sentence."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from di4c_cli.cli.app import app
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+
+
+def invoke(*words: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, list(words))
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_teachers_for_people_and_machines() -> None:
+    code, out, _ = invoke("teachers")
+    assert code == 0 and "tiny-digits" in out and "sdtt-large-7" in out and "maskgit-512" in out
+    code, out, _ = invoke("teachers", "--json")
+    rows = {row["name"]: row for row in json.loads(out)["teachers"]}
+    assert code == 0 and rows["sdtt-7"]["cached"] is False and rows["sdtt-7"]["recipe"] == "sdtt-7"
+    code, out, _ = invoke("teachers", "tauldr-cifar10")
+    assert code == 0 and "Dropbox" in out
+    code, out, _ = invoke("teachers", "maskgit-256", "--json")
+    assert code == 0 and json.loads(out)["options"] == {"heads": 16}
+    code, _, err = invoke("teachers", "mdml")
+    assert code == 2 and "Did you mean 'mdlm'" in err
+
+
+def test_convert_and_its_account(tmp_path: Path) -> None:
+    code, out, err = invoke("convert", str(GOLDEN / "sdtt"), str(tmp_path / "out"), "--verbose")
+    assert code == 0 and out == "" and "backbone.vocab_embed.embedding" in err
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "README.md",
+        "config.json",
+        "model.safetensors",
+    }
+    code, _, err = invoke("convert", str(GOLDEN / "sdtt"), str(tmp_path / "out"))
+    assert code == 2 and "exists already" in err
+    code, _, _ = invoke("convert", str(GOLDEN / "mdlm"), str(tmp_path / "out"), "--force")
+    assert code == 0 and "mdlm" in (tmp_path / "out" / "config.json").read_text()
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("x")
+    code, _, _ = invoke("convert", str(GOLDEN / "mdlm"), str(tmp_path / "mine"), "--force")
+    assert code == 2 and (tmp_path / "mine" / "thesis.tex").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["convert", "nobody", "out"], "Unknown teacher"),
+        (["convert", "tauldr-di4c", "out"], "Zenodo"),
+        (["convert", str(GOLDEN / "maskgit"), "out", "--codes", "40"], "--heads"),
+        (["convert", str(GOLDEN / "maskgit"), "out", "--heads", "5", "--codes", "40"], "multiple"),
+        (["convert", str(GOLDEN / "sdtt"), "out", "--weights", "best"], "ema or live"),
+        (["convert", str(GOLDEN / "sdtt"), "out", "--tokenizer", "none.json"], "no tokenizer file"),
+        (["convert", str(GOLDEN / "sdtt"), "out", "--config", "none.json"], "no configuration file"),
+        (["push", "nowhere", "me/model"], "neither a run nor a model folder"),
+    ],
+)
+def test_mistakes(words: list[str], told: str) -> None:
+    code, out, err = invoke(*words)
+    assert code == 2 and out == "" and told in err
+    assert err.startswith("di4c: ") and len(err.strip().splitlines()) == 1
+    assert not Path("out").exists()
+
+
+def test_a_tokenizer_of_ones_own(tmp_path: Path) -> None:
+    from di4c_cli import load
+    from di4c_cli.codec import gpt2
+
+    gpt2.tokenizer(300).save(str(tmp_path / "tokenizer.json"))
+    tokenizer = ["--tokenizer", str(tmp_path / "tokenizer.json")]
+    code, _, err = invoke("convert", str(GOLDEN / "sdtt"), str(tmp_path / "out"), *tokenizer)
+    assert code == 0, err
+    assert (tmp_path / "out" / "tokenizer.json").is_file()
+    assert load(str(tmp_path / "out")).codec.encode("ab") == [64, 65]

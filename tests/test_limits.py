@@ -1,0 +1,110 @@
+"""Absurd and contradictory configurations are refused at once, before anything is built from them."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from di4c_cli import student
+from di4c_cli.config import ModelConfig
+from di4c_cli.errors import UserError
+
+NETWORKS: dict[str, dict[str, Any]] = {
+    "maskgit": {"symbols": 5, "length": 4, "width": 8, "depth": 2, "heads": 2, "mlp": 8},
+    "dit": {"symbols": 5, "length": 4, "width": 8, "depth": 2, "heads": 2, "cond_dim": 4},
+    "unet": {
+        "symbols": 6,
+        "shape": [1, 4, 4],
+        "channels": 8,
+        "multipliers": [1, 1],
+        "blocks": 1,
+        "attention": 1,
+        "time_dim": 8,
+    },
+}
+
+
+def config_of(kind: str) -> dict[str, Any]:
+    process = {"type": "gaussian" if kind == "unet" else "masked", "symbols": NETWORKS[kind]["symbols"]}
+    return {"kind": "teacher", "name": "x", "network": {"type": kind, **NETWORKS[kind]}, "process": process}
+
+
+@pytest.fixture(params=NETWORKS)
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A sound model folder of each kind of network."""
+    config = ModelConfig.model_validate(config_of(request.param))
+    student.save_folder(tmp_path / "model", config, student.build(config), "card")
+    return tmp_path / "model"
+
+
+ABSURD = [10**9, 10**18, 0, -1, 2.5, "many", None, [], {}, True, float("inf"), float("nan")]
+
+
+@pytest.mark.parametrize("value", ABSURD, ids=str)
+def test_every_number_of_a_network(folder: Path, value: Any) -> None:
+    """Whatever number is made absurd: one sentence within seconds, or a model that works."""
+    tree = json.loads((folder / "config.json").read_text())
+    for part in ("network", "process"):
+        for key in list(tree[part]):
+            changed = json.loads(json.dumps(tree))
+            changed[part][key] = value
+            (folder / "config.json").write_text(json.dumps(changed))
+            started = time.process_time()
+            try:
+                _, denoiser = student.load_folder(folder)
+            except UserError as error:
+                assert "\n" not in str(error)
+            else:
+                x = torch.zeros(1, denoiser.length, dtype=torch.long)
+                assert not denoiser.predict(x, torch.tensor([0.5])).dense().isnan().any()
+            assert time.process_time() - started < 5
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"network.depth": 10**9}, "network.depth"),
+        ({"network.depth": 4000}, "too few for the 4000 layers"),
+        ({"network.symbols": 7}, "7 symbols but the process 5"),
+        ({"labels": 3}, "claims 3 labels"),
+        ({"network.length": 2**19}, "beyond any model"),
+        ({"sampling.steps": 10**7}, "beyond any use"),
+        ({"network.type": "resnet"}, "unknown"),
+        ({"process.type": "magic"}, "unknown"),
+        ({"di4c": 99}, "newer di4c"),
+        ({"kind": "pupil"}, "kind"),
+        ({"network.width": 12}, "does not fit the network"),
+    ],
+)
+def test_what_is_told(tmp_path: Path, change: dict[str, Any], told: str) -> None:
+    config = ModelConfig.model_validate(config_of("maskgit"))
+    student.save_folder(tmp_path / "model", config, student.build(config), "card")
+    path = tmp_path / "model" / "config.json"
+    tree = json.loads(path.read_text())
+    for dotted, value in change.items():
+        *parents, key = dotted.split(".")
+        node = tree
+        for parent in parents:
+            node = node[parent]
+        node[key] = value
+    path.write_text(json.dumps(tree))
+    with pytest.raises(UserError, match=told):
+        student.load_folder(tmp_path / "model")
+
+
+def test_fresh_parts_of_a_student_may_be_missing() -> None:
+    """A teacher's weights in a student's network: only the λ parts may be absent, and they are drawn."""
+    teacher = ModelConfig.model_validate(config_of("dit"))
+    weights = student.build(teacher).network.state_dict()
+    pupil = ModelConfig.model_validate(config_of("dit") | {"kind": "student", "latent": {"inject": "token"}})
+    names = set(student.build(pupil).network.state_dict()) - set(weights)
+    denoiser, account = student.assemble(pupil, weights, "teacher", fresh=names)
+    assert account.counts == {"matched": len(weights), "fresh": len(names)}
+    assert all(torch.isfinite(p).all() for p in denoiser.network.parameters())
+    with pytest.raises(UserError, match="lacks 'latent_projection"):
+        student.assemble(pupil, weights, "teacher")
