@@ -50,11 +50,19 @@ def encode(codec: Codec, text: str) -> list[int]:
         return []
     ids = codec.encode(text)
     back = codec.decode(torch.tensor([ids], dtype=torch.long))[0] if ids else ""
-    if back != text:
-        same = next((i for i, (a, b) in enumerate(zip(text, back)) if a != b), min(len(text), len(back)))
-        wrong = text[same : same + 1] or text[-1]
+    wanted = _normalised(codec, text)
+    if back != wanted:
+        pairs = enumerate(zip(wanted, back))
+        same = next((i for i, (a, b) in pairs if a != b), min(len(wanted), len(back)))
+        wrong = wanted[same : same + 1] or wanted[-1]
         raise UserError(f"The model has no symbol for {wrong!r} in the text.", "Leave it out.")
     return ids
+
+
+def _normalised(codec: Codec, text: str) -> str:
+    """The text as the tokenizer reads it; some read all letters as small ones."""
+    normaliser = getattr(getattr(codec, "tokenizer", None), "normalizer", None)
+    return text if normaliser is None else str(normaliser.normalize_str(text))
 
 
 def _numbers(text: str, symbols: int) -> list[int]:

@@ -59,7 +59,7 @@ def test_counts_between_two_times() -> None:
 
 
 def test_confidence_step_is_plackett_luce() -> None:
-    """Values given, the revealed set has the Plackett–Luce law with weights p^{1/c}; 200 000 draws at level 1e-3."""
+    """Values given, the revealed set is Plackett–Luce with weights p^{1/c}: 200 000 draws at level 1e-3."""
     process, n, scale, count = Masked(2), 200_000, 1.7, 2
     model = tabulated(process, 4, seed=21)
     x = torch.full((1, 4), 2)
@@ -236,7 +236,7 @@ def temperature(hits: int, n: int, symbols: int) -> tuple[float, float]:
 
 
 def test_exact_draws_have_temperature_one() -> None:
-    """One token with half the mass, 50 256 that share the rest: in float64 the temperature is 1 within error."""
+    """One token with half the mass, 50 256 share the rest: in float64 the temperature is 1 within error."""
     symbols, n = 50_257, 4096
     log_p = torch.full((symbols,), -math.log(symbols - 1))
     log_p[1234] = 0.0
@@ -270,7 +270,7 @@ def test_32_bit_gumbel_draws_are_colder() -> None:
 
 @pytest.mark.parametrize(("steps", "below"), [(64, 0.985), (1024, 0.95)])
 def test_with_the_mask_among_the_symbols_32_bits_are_colder_still(steps: int, below: float) -> None:
-    """GPT-2's vocabulary in the published step: the mask has 1 - 1/steps, the tokens are in the cut-off tail."""
+    """GPT-2's vocabulary in the published step: the mask has 1 - 1/steps, tokens are in the cut-off tail."""
     symbols, n, stay = 50_257, 4_000_000, 1 - 1 / steps
     generator = torch.Generator().manual_seed(10)
     uniform = torch.rand(n, 3, dtype=torch.float64, generator=generator)

@@ -1,0 +1,158 @@
+"""Whatever is asked: given symbols stay, everything ends filled, no mask is left, all is repeatable."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given as cases
+from hypothesis import settings as effort
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from di4c_cli.denoiser import Denoiser, Latent
+from di4c_cli.errors import UserError
+from di4c_cli.noise import Noise
+from di4c_cli.process import SCHEDULES, Gaussian, Masked, Process, Uniform
+from di4c_cli.sampler.run import sample
+from di4c_cli.sampler.settings import Settings
+from di4c_cli.sampler.trajectory import trajectory
+
+
+class Smooth(nn.Module):
+    """Any length: logits are waves of position, neighbours, time, label and λ."""
+
+    def __init__(self, symbols: int, length: int) -> None:
+        super().__init__()
+        self.length = length
+        self.weight = nn.Parameter(torch.linspace(-2, 2, symbols), requires_grad=False)
+
+    def body(self, x: Tensor, t: Tensor, label: Tensor | None = None, lam: Tensor | None = None) -> Tensor:
+        extra = t + (0 if label is None else label) + (0 if lam is None else lam)
+        wave = torch.arange(x.shape[1]) + 0.3 * x.roll(1, 1) + extra.float()[:, None]
+        return torch.sin(wave.float())[..., None]
+
+    def head(self, h: Tensor, d: Tensor) -> Tensor:
+        return h * self.weight
+
+
+def model(process: Process, length: int, mixture: bool) -> Denoiser:
+    return Denoiser(Smooth(process.symbols, length), process, Latent() if mixture else None, labels=4)
+
+
+@st.composite
+def situations(draw: st.DrawFn) -> tuple[Denoiser, Settings, Tensor | None, Tensor]:
+    """A masked model, a sampler, labels or none, and given symbols."""
+    length = draw(st.integers(1, 64))
+    process = Masked(draw(st.integers(1, 9)), draw(st.sampled_from(sorted(SCHEDULES))))
+    how = Settings(
+        steps=draw(st.integers(1, 2 * length)),
+        sampler=draw(st.sampled_from(["analytical", "confidence"])),
+        last=draw(st.sampled_from(["sample", "argmax"])),
+        guidance=draw(st.sampled_from([0.0, 2.5])),
+        temperature=draw(st.sampled_from([1.0, 0.5])),
+        top_p=draw(st.sampled_from([1.0, 0.7])),
+        dtype=draw(st.sampled_from(["float64", "float32"])),
+        tile=draw(st.sampled_from([None, 1, 0])),
+    )
+    label = torch.tensor([1, 3, 0]) if how.guidance or draw(st.booleans()) else None
+    known = draw(st.lists(st.booleans(), min_size=length, max_size=length))
+    symbols = torch.arange(length) % process.symbols
+    fixed = torch.where(torch.tensor(known), symbols, -1).repeat(3, 1)
+    return model(process, length, draw(st.booleans())), how, label, fixed
+
+
+@effort(max_examples=150, deadline=None)
+@cases(situations(), st.integers(0, 1000))
+def test_masked_walks_end_filled_and_keep_what_is_given(
+    situation: tuple[Denoiser, Settings, Tensor | None, Tensor], seed: int
+) -> None:
+    denoiser, how, label, fixed = situation
+    seen: list[Tensor] = []
+    x = sample(denoiser, how, Noise(seed, [4, 5, 6]), label, fixed, watch=lambda left, t, x: seen.append(x))
+    assert x.shape == fixed.shape and x.dtype == torch.long
+    assert int(x.min()) >= 0 and int(x.max()) < denoiser.symbols
+    assert torch.equal(x[fixed >= 0], fixed[fixed >= 0])
+    assert len(seen) == how.steps and torch.equal(seen[-1], x)
+    for earlier, later in zip(seen, seen[1:]):  # noqa: RUF007
+        known = earlier != denoiser.process.mask
+        assert torch.equal(earlier[known], later[known])
+    last = None if label is None else label[2:]
+    assert torch.equal(sample(denoiser, how, Noise(seed, [6]), last, fixed[2:]), x[2:])
+
+
+@effort(max_examples=60, deadline=None)
+@cases(
+    st.integers(1, 24),
+    st.integers(1, 12),
+    st.sampled_from(["analytical", "tau-leaping"]),
+    st.sampled_from(["sample", "argmax"]),
+    st.integers(0, 2),
+    st.booleans(),
+    st.sampled_from([Gaussian(6, 2.0, 5.0), Uniform(5, 3.0)]),
+)
+def test_other_walks_stay_in_range_and_end_with_what_is_given(
+    length: int, steps: int, sampler: str, last: str, corrector: int, mixture: bool, process: Process
+) -> None:
+    how = Settings(
+        steps=steps, sampler=sampler, last=last, grid="pixels", corrector=corrector, corrector_step=0.01
+    )
+    fixed = torch.where(torch.arange(length) % 3 == 0, 2, -1).repeat(2, 1)
+    x = sample(model(process, length, mixture), how, Noise(1, [0, 7]), None, fixed)
+    assert int(x.min()) >= 0 and int(x.max()) < process.symbols
+    assert bool((x[fixed >= 0] == 2).all())
+
+
+@effort(max_examples=60, deadline=None)
+@cases(st.integers(1, 20), st.integers(1, 12), st.lists(st.floats(0, 1), min_size=3, max_size=3))
+def test_trajectories_stop_where_they_should(length: int, steps: int, stops: list[float]) -> None:
+    denoiser = model(Masked(4), length, True)
+    stop = torch.tensor([*stops, 0.0, 1.0])
+    kept, ended = trajectory(denoiser, steps, Noise(3, range(5)), stop, finish=True)
+    assert bool((kept[4] == 4).all()) and int(ended.max()) < 4 and torch.equal(kept[3], ended[3])
+    shown = kept != 4
+    assert torch.equal(kept[shown], ended[shown])
+    short, same = trajectory(denoiser, steps, Noise(3, range(5)), stop)
+    assert torch.equal(short, kept) and torch.equal(same, kept)
+
+
+MISTAKES = [
+    ({"steps": 0}, "sampling steps are too few"),
+    ({"steps": 2, "hybrid": 3}, "more teacher steps"),
+    ({"sampler": "magic"}, "Choose one of"),
+    ({"temperature": 0.0}, "not positive"),
+    ({"top_p": 0.0}, "not a probability"),
+    ({"corrector": -1}, "impossible"),
+    ({"guidance": float("nan")}, "not a number"),
+    ({"tile": -1}, "at least one"),
+]
+
+
+@pytest.mark.parametrize(("values", "words"), MISTAKES)
+def test_impossible_settings_are_refused(values: dict[str, object], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        Settings(**values)  # type: ignore[arg-type]
+
+
+REFUSED = [
+    (Masked(3), {"sampler": "tau-leaping"}, {}, "τ-leaping"),
+    (Masked(3), {"corrector": 1}, {}, "Corrector"),
+    (Uniform(3), {"sampler": "confidence"}, {}, "masked process"),
+    (Masked(3), {"guidance": 1.0}, {}, "class to guide"),
+    (Masked(3), {"hybrid": 1}, {}, "needs the teacher"),
+    (Masked(3), {}, {"label": torch.tensor([9])}, "out of range"),
+    (Masked(3), {}, {"label": torch.tensor([1, 2])}, "do not fit"),
+    (Masked(3), {}, {"given": torch.tensor([[5, -1]])}, "outside"),
+    (Masked(3), {}, {"given": torch.tensor([[1]])}, "shape"),
+    (Uniform(3), {"dtype": "float32", "sampler": "tau-leaping"}, {}, "float64 only"),
+]
+
+
+@pytest.mark.parametrize(("process", "values", "more", "words"), REFUSED)
+def test_what_a_model_cannot_do_is_refused(
+    process: Process, values: dict[str, object], more: dict[str, Tensor], words: str
+) -> None:
+    with pytest.raises(UserError, match=words):
+        sample(model(process, 2, False), Settings(**values), Noise(0, [0]), **more)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"no class labels|with class labels"):
+        plain = Denoiser(Smooth(3, 2), Masked(3))
+        sample(plain, Settings(guidance=1.0), Noise(0, [0]), torch.tensor([1]))
