@@ -89,7 +89,9 @@ class Masked(Process):
             b, d = wanted.nonzero(as_tuple=True)
             row = torch.empty_like(x_t)
             row[b, d] = torch.arange(len(b), device=x_t.device)
-            sample, draw, position = reveal.nonzero(as_tuple=True)
-            rows = log_probs(b, d)[row[sample, position]] if reveal.shape[1] > 1 else log_probs(b, d)
+            sample, _, position = reveal.nonzero(as_tuple=True)
+            rows = log_probs(b, d)
+            if reveal.shape[1] > 1:
+                rows = rows[row[sample, position]]
             x_s[reveal] = categorical(rows, value[reveal], dtype)
         return x_s.view(uniform.shape[:-1])

@@ -12,7 +12,6 @@ from di4c_cli.noise import Noise
 from di4c_cli.process import SCHEDULES, Masked, build
 
 
-
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_schedule_runs_from_zero_to_one(schedule: str) -> None:
     share = Masked(3, schedule).mask_share(torch.linspace(0, 1, 101, dtype=torch.float64))
