@@ -28,7 +28,9 @@ class SamplingDefaults(BaseModel):
     last: Literal["sample", "argmax"] = "sample"
     grid: Literal["uniform", "pixels"] = "uniform"
     guidance: float = 0.0
-    tile: int = Field(16, ge=1, le=4096, description="samples per network call; fixed, so that batches cannot matter")
+    tile: int = Field(
+        16, ge=1, le=4096, description="samples per network call; fixed, so that batches cannot matter"
+    )
 
 
 class ModelConfig(BaseModel):

@@ -25,7 +25,8 @@ class Latent:
     def __post_init__(self) -> None:
         if self.distribution not in DISTRIBUTIONS:
             raise UserError(
-                f"Unknown latent distribution '{self.distribution}'.", f"Choose one of {', '.join(DISTRIBUTIONS)}."
+                f"Unknown latent distribution '{self.distribution}'.",
+                f"Choose one of {', '.join(DISTRIBUTIONS)}.",
             )
 
     def draw(self, noise: Noise, name: str, *count: int) -> Tensor:
@@ -122,7 +123,9 @@ class Denoiser(nn.Module):
         self.network.train(dropout)
         return Prediction(self.network, self.process, x_t, self(x_t, t, label, lam))
 
-    def forward(self, x_t: Tensor, t: Tensor, label: Tensor | None = None, lam: Tensor | None = None) -> Tensor:
+    def forward(
+        self, x_t: Tensor, t: Tensor, label: Tensor | None = None, lam: Tensor | None = None
+    ) -> Tensor:
         """Hidden states `(B, D, H)`; the call that wrappers (DDP, autocast, compile) see."""
         out: Tensor = self.network.body(x_t, t.to(self.time_dtype), label, lam)
         return out

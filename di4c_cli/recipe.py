@@ -19,7 +19,8 @@ class Latent(LatentConfig):
     """λ of the student."""
 
     init: Literal["default", "zero"] | float = Field(
-        "default", description="λ parts at the start: `default` is the paper's choice, a number the std of the last layer"
+        "default",
+        description="λ parts at the start: `default` is the paper's choice, a number the std of the last layer",
     )
 
 
@@ -52,7 +53,9 @@ class Delta(Span):
 class Times(Part):
     """Distribution of t."""
 
-    low: float = Field(0.0, ge=0, lt=1, description="t is uniform in [low, 1]; with branch `both`, above δ.low + Δt")
+    low: float = Field(
+        0.0, ge=0, lt=1, description="t is uniform in [low, 1]; with branch `both`, above δ.low + Δt"
+    )
     grid: int | None = Field(None, ge=2, description="times are multiples of 1/grid, rounded up (SDTT: 1024)")
     small_share: float | None = Field(
         None, ge=0, le=1, description="probability that t falls below δ (SDTT: 0.3); none: uniform"
@@ -64,7 +67,8 @@ class Objective(Part):
 
     latents: int = Field(16, ge=1, description="L, λ draws per sample (M = N = L)")
     branch: Literal["both", "split"] = Field(
-        "split", description="`both`: distil at its own δ and consis at t (eq. loss-cifar10); `split`: t ≤ δ distils"
+        "split",
+        description="`both`: distil at its own δ and consis at t (eq. loss-cifar10); `split`: t ≤ δ distils",
     )
     distil_weight: float | Literal["1/step"] = Field(1.0, description="`1/step` is 1/Δt (eq. loss-maskgit)")
     consis_weight: float = Field(1.0, ge=0)
@@ -72,13 +76,19 @@ class Objective(Part):
     control_variate: Literal["marginal", "convex", "none"] = "marginal"
     alpha: Alpha = Field(default_factory=Alpha)
     delta: Delta = Field(default_factory=lambda: Delta(low=0.02, high=0.02))
-    step: Span = Field(default_factory=lambda: Span(low=0.05, high=0.05), description="Δt, log-uniform in the range")
+    step: Span = Field(
+        default_factory=lambda: Span(low=0.05, high=0.05), description="Δt, log-uniform in the range"
+    )
     time: Times = Field(default_factory=Times)
     teacher_step: Literal["analytical", "confidence"] = "analytical"
     reference: Literal["data", "teacher"] = "data"
-    reference_steps: int = Field(16, ge=1, description="grid of the teacher's trajectory when reference is `teacher`")
+    reference_steps: int = Field(
+        16, ge=1, description="grid of the teacher's trajectory when reference is `teacher`"
+    )
     chunk_mb: float = Field(32.0, gt=0, description="memory of one chunk of logits")
-    cache_mb: float = Field(128.0, ge=0, description="memory kept between the loss and its gradient; beyond it, recomputed")
+    cache_mb: float = Field(
+        128.0, ge=0, description="memory kept between the loss and its gradient; beyond it, recomputed"
+    )
 
 
 class Optimizer(Part):
@@ -90,7 +100,9 @@ class Optimizer(Part):
     eps: float = Field(1e-8, gt=0)
     weight_decay: float = Field(0.0, ge=0)
     warmup: int = Field(0, ge=0, description="iterations of linear warm-up")
-    decay: Literal["none", "cosine"] = Field("none", description="after the warm-up: constant, or a cosine to zero")
+    decay: Literal["none", "cosine"] = Field(
+        "none", description="after the warm-up: constant, or a cosine to zero"
+    )
     clip: float | None = Field(1.0, description="gradient norm limit; none: no clipping")
 
 
@@ -98,8 +110,12 @@ class Training(Part):
     """The loop."""
 
     iterations: int = Field(1000, ge=1)
-    batch: int = Field(16, ge=1, description="samples per iteration over all processes and accumulation steps")
-    micro_batch: int | None = Field(None, ge=1, description="samples per process and backward pass; none: all at once")
+    batch: int = Field(
+        16, ge=1, description="samples per iteration over all processes and accumulation steps"
+    )
+    micro_batch: int | None = Field(
+        None, ge=1, description="samples per process and backward pass; none: all at once"
+    )
     optimizer: Optimizer = Field(default_factory=Optimizer)
     ema: float = Field(0.9999, ge=0, lt=1)
     precision: Literal["no", "bf16", "fp16"] = "no"
@@ -107,8 +123,12 @@ class Training(Part):
     keep: int = Field(2, ge=1, description="checkpoints kept")
     activation_checkpointing: bool = False
     compile: bool = False
-    dropout: float = Field(0.0, ge=0, lt=1, description="of the student at t; teacher and student at u run without")
-    label_drop: float = Field(0.1, ge=0, le=1, description="share of labels dropped; without it guidance is not distilled")
+    dropout: float = Field(
+        0.0, ge=0, lt=1, description="of the student at t; teacher and student at u run without"
+    )
+    label_drop: float = Field(
+        0.1, ge=0, le=1, description="share of labels dropped; without it guidance is not distilled"
+    )
     flip: bool = Field(False, description="random horizontal flips (images)")
     sample_every: int = Field(0, ge=0, description="write samples every so many iterations; 0: never")
     max_bad_steps: int = Field(20, ge=1, description="non-finite losses in a row before the run stops")
@@ -130,7 +150,9 @@ class Recipe(Part):
     summary: str
     teacher: str
     data: str = Field("embedded", description="path, Hub dataset id, `embedded` or `teacher` (no data)")
-    init_weights: Literal["ema", "live"] = Field("ema", description="which teacher weights the student starts from")
+    init_weights: Literal["ema", "live"] = Field(
+        "ema", description="which teacher weights the student starts from"
+    )
     rounds: int = Field(1, ge=1, le=64)
     seed: int = Field(0, ge=0, lt=2**31)
     latent: Latent = Field(default_factory=lambda: Latent())
@@ -149,9 +171,13 @@ class Pretrain(Part):
     world: Literal["tiny-digits", "tiny-pixels", "tiny-vq", "tiny-text"]
     network: dict[str, Any]
     process: dict[str, Any]
-    codec: dict[str, Any] = Field(default_factory=dict, description="config.json's codec entry of the teacher")
+    codec: dict[str, Any] = Field(
+        default_factory=dict, description="config.json's codec entry of the teacher"
+    )
     labels: int | None = Field(None, ge=1, description="number of classes; none: unconditional")
-    vqgan: dict[str, Any] | None = Field(None, description="iterations, batch, lr and settings of the VQGAN, if any")
+    vqgan: dict[str, Any] | None = Field(
+        None, description="iterations, batch, lr and settings of the VQGAN, if any"
+    )
     sampling: SamplingDefaults = Field(default_factory=SamplingDefaults)
     seed: int = 0
     training: Training = Field(default_factory=Training)

@@ -44,7 +44,7 @@ def names() -> list[str]:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """" Did you mean 'x'?" for a mistyped word, or nothing."""
+    """ " Did you mean 'x'?" for a mistyped word, or nothing."""
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
     return f" Did you mean '{close[0]}'?" if close else ""
 
@@ -88,9 +88,13 @@ def _load(path: Path) -> dict[str, Any]:
     except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
         line = getattr(getattr(error, "problem_mark", None), "line", None)
         where = f" (line {line + 1})" if line is not None else ""
-        raise UserError(f"The recipe {path} is not readable YAML{where}.", "Mend it or name another.") from error
+        raise UserError(
+            f"The recipe {path} is not readable YAML{where}.", "Mend it or name another."
+        ) from error
     if not isinstance(tree, dict):
-        raise UserError(f"The recipe {path} holds no settings.", "Run `di4c recipes show tiny-digits` for an example.")
+        raise UserError(
+            f"The recipe {path} holds no settings.", "Run `di4c recipes show tiny-digits` for an example."
+        )
     return tree
 
 
@@ -109,7 +113,9 @@ def parse_assignment(text: str) -> tuple[str, Any]:
     try:
         return key.strip(), yaml.load(value, Loader=_Loader)
     except yaml.YAMLError as error:
-        raise UserError(f"The value in '--set {text}' is not readable.", "Quote it or write a plain value.") from error
+        raise UserError(
+            f"The value in '--set {text}' is not readable.", "Quote it or write a plain value."
+        ) from error
 
 
 def assign(tree: dict[str, Any], dotted: str, value: Any, model: type[BaseModel] = Recipe) -> None:
@@ -155,12 +161,18 @@ def validate(model: type[AnyRecipe], tree: Mapping[str, Any], where: str) -> Any
         if first["type"] == "extra_forbidden":
             owner: type[BaseModel] | None = model
             for piece in first["loc"][:-1]:
-                owner = _section(owner, str(piece)) if owner is not None and piece in owner.model_fields else None
+                owner = (
+                    _section(owner, str(piece)) if owner is not None and piece in owner.model_fields else None
+                )
             hint = nearest(str(first["loc"][-1]), owner.model_fields) if owner is not None else ""
-            raise UserError(f"Unknown recipe key '{path}' in {where}.{hint}", "Remove or rename it.") from error
+            raise UserError(
+                f"Unknown recipe key '{path}' in {where}.{hint}", "Remove or rename it."
+            ) from error
         got = first.get("input")
         shown = f" (got {got!r})" if isinstance(got, (str, int, float, bool)) else ""
-        raise UserError(f"Recipe key '{path}' in {where}: {first['msg']}{shown}.", "Change that value.") from error
+        raise UserError(
+            f"Recipe key '{path}' in {where}: {first['msg']}{shown}.", "Change that value."
+        ) from error
 
 
 def dump(recipe: Part) -> str:

@@ -24,7 +24,9 @@ def test_every_shipped_recipe_is_valid_and_documented(name: str) -> None:
 
 
 def test_a_resolved_recipe_reads_back_equal(tmp_path: Path) -> None:
-    recipe = recipe_file.read("tiny-digits", {"objective.alpha.kind": "linear", "training.optimizer.lr": 1e-5})
+    recipe = recipe_file.read(
+        "tiny-digits", {"objective.alpha.kind": "linear", "training.optimizer.lr": 1e-5}
+    )
     path = tmp_path / "recipe.yaml"
     path.write_text(recipe_file.dump(recipe))
     assert recipe_file.read(str(path)) == recipe

@@ -35,7 +35,9 @@ def guarded(command: Callable[[], Any]) -> Any:
         raise typer.Exit(0) from None
     except OSError as error:
         where = f" ({error.filename})" if error.filename else ""
-        print(f"di4c: {error.strerror or error}{where}. Free space or choose another folder.", file=sys.stderr)
+        print(
+            f"di4c: {error.strerror or error}{where}. Free space or choose another folder.", file=sys.stderr
+        )
         raise typer.Exit(1) from None
 
 

@@ -13,24 +13,37 @@ from di4c_cli.errors import UserError
 
 
 def pretrain(
-    recipe: Annotated[str, typer.Option(help="A pretraining recipe; `di4c recipes` lists them.")] = "pretrain/tiny-digits",
+    recipe: Annotated[
+        str, typer.Option(help="A pretraining recipe; `di4c recipes` lists them.")
+    ] = "pretrain/tiny-digits",
     out: Annotated[Path | None, typer.Option(help="Folder to write; default pretrained/<world>.")] = None,
     iterations: Annotated[int | None, typer.Option(min=1, help="Training steps of the teacher.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of weights and data order.")] = None,
-    images: Annotated[Path | None, typer.Option(help="tiny-vq with --tokenizer: folder with the Fashion-MNIST files.")] = None,
-    tokenizer: Annotated[bool, typer.Option(help="tiny-vq: train the VQGAN and encode the images first.")] = False,
+    images: Annotated[
+        Path | None, typer.Option(help="tiny-vq with --tokenizer: folder with the Fashion-MNIST files.")
+    ] = None,
+    tokenizer: Annotated[
+        bool, typer.Option(help="tiny-vq: train the VQGAN and encode the images first.")
+    ] = False,
 ) -> None:
     """Train an embedded teacher from scratch with early stopping on held-out data."""
     guarded(lambda: _pretrain(recipe, out, iterations, seed, images, tokenizer))
 
 
 def _pretrain(
-    name: str, out: Path | None, iterations: int | None, seed: int | None, images: Path | None, tokenizer: bool
+    name: str,
+    out: Path | None,
+    iterations: int | None,
+    seed: int | None,
+    images: Path | None,
+    tokenizer: bool,
 ) -> None:
     if recipe_file.kind_of(name) != "pretrain":
         raise UserError(f"'{name}' is not a pretraining recipe.", "Use `di4c distill` for it.")
     overrides = {"training.iterations": iterations, "seed": seed}
-    settings = recipe_file.read_pretrain(name, {key: value for key, value in overrides.items() if value is not None})
+    settings = recipe_file.read_pretrain(
+        name, {key: value for key, value in overrides.items() if value is not None}
+    )
     folder = out or Path("pretrained") / settings.world
     if folder.exists() and any(folder.iterdir()):
         raise UserError(f"{folder} is not empty.", "Name another folder with --out.")
@@ -38,8 +51,15 @@ def _pretrain(
     from di4c_cli.training.worlds import make_world
 
     def report(row: dict[str, Any]) -> None:
-        say("  ".join(f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in row.items()))
+        say(
+            "  ".join(
+                f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}"
+                for key, value in row.items()
+            )
+        )
 
     history = make_world(settings, folder, images, tokenizer, report)
-    say(f"{folder / 'teacher'}: held-out loss {history.best:.4f} nats per unknown position (step {history.best_step}).")
+    say(
+        f"{folder / 'teacher'}: held-out loss {history.best:.4f} nats per unknown position (step {history.best_step})."
+    )
     say(f"Next: di4c sample --teacher {folder / 'teacher'} --steps 16")

@@ -9,7 +9,9 @@ import numpy as np
 from PIL import Image
 
 
-def image_grid(images: np.ndarray, columns: int | None = None, scale: int | None = None, gap: int = 1) -> Image.Image:
+def image_grid(
+    images: np.ndarray, columns: int | None = None, scale: int | None = None, gap: int = 1
+) -> Image.Image:
     """uint8 `(n, H, W)` or `(n, H, W, 3)` as one picture, enlarged without smoothing to be visible."""
     if images.ndim == 3:
         images = np.repeat(images[..., None], 3, axis=-1)
@@ -19,7 +21,9 @@ def image_grid(images: np.ndarray, columns: int | None = None, scale: int | None
     scale = scale or max(1, round(48 / max(height, width)))
     big = images.repeat(scale, axis=1).repeat(scale, axis=2)
     pad = gap * 2
-    sheet = np.full((rows * (height * scale + pad) + pad, columns * (width * scale + pad) + pad, 3), 255, np.uint8)
+    sheet = np.full(
+        (rows * (height * scale + pad) + pad, columns * (width * scale + pad) + pad, 3), 255, np.uint8
+    )
     for i, tile in enumerate(big):
         top = pad + (i // columns) * (height * scale + pad)
         left = pad + (i % columns) * (width * scale + pad)

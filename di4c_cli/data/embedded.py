@@ -37,7 +37,9 @@ def load_world(name: str) -> World:
         return _fashion()
     if name == "tiny-text":
         return _speeches()
-    raise UserError(f"There is no embedded data called '{name}'.", f"Choose one of {', '.join(embedded.WORLDS)}.")
+    raise UserError(
+        f"There is no embedded data called '{name}'.", f"Choose one of {', '.join(embedded.WORLDS)}."
+    )
 
 
 def _digits(levels: int) -> World:

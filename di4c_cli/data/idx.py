@@ -14,7 +14,9 @@ def read_idx(path: Path) -> np.ndarray:
     """An unsigned-byte IDX file as an array."""
     raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     if len(raw) < 4 or raw[:3] != b"\x00\x00\x08":
-        raise UserError(f"{path} is not an IDX file of unsigned bytes.", "Name the folder with the original files.")
+        raise UserError(
+            f"{path} is not an IDX file of unsigned bytes.", "Name the folder with the original files."
+        )
     rank = raw[3]
     shape = tuple(int(n) for n in np.frombuffer(raw, ">u4", rank, 4))
     data = np.frombuffer(raw, np.uint8, offset=4 + 4 * rank)
@@ -31,7 +33,8 @@ def fashion_mnist(folder: Path) -> tuple[np.ndarray, np.ndarray]:
         path = next((c for c in candidates if c.is_file()), None)
         if path is None:
             raise UserError(
-                f"{folder} has no {stem}(.gz).", "Install the Debian package dataset-fashion-mnist or name a folder with it."
+                f"{folder} has no {stem}(.gz).",
+                "Install the Debian package dataset-fashion-mnist or name a folder with it.",
             )
         found.append(read_idx(path))
     return found[0], found[1]

@@ -79,7 +79,9 @@ class Gaussian(Markov):
         """float64 throughout (on the CPU where the device has none); rounding noise below zero is removed."""
         home = "cpu" if t.device.type == "mps" else t.device
         if len(t) > 1 and bool((t == t[0]).all()) and bool((s == s[0]).all()):
-            return self.transition(s[:1], t[:1]).expand(len(t), -1, -1)  # sampling: one time for the whole batch
+            return self.transition(s[:1], t[:1]).expand(
+                len(t), -1, -1
+            )  # sampling: one time for the whole batch
         span = (self.elapsed(t.to(home)) - self.elapsed(s.to(home)))[:, None]
         values, vectors, root = (a.to(home) for a in (self._values, self._vectors, self._root))
         decay = torch.exp(values[None, :] * span)

@@ -47,7 +47,9 @@ class Markov(Process):
         weight = back * (ratio @ q_s0)
         total = weight.sum(-1, keepdim=True)
         # all of p0 on symbols that cannot reach x_t: fall back on the chain itself
-        return torch.where(total > 0, weight / total.clamp_min(torch.finfo(dtype).tiny), back / back.sum(-1, keepdim=True))
+        return torch.where(
+            total > 0, weight / total.clamp_min(torch.finfo(dtype).tiny), back / back.sum(-1, keepdim=True)
+        )
 
     def step(
         self,

@@ -45,7 +45,9 @@ class History:
     seconds: float = 0.0
 
 
-def denoising_loss(denoiser: Denoiser, x0: Tensor, label: Tensor | None, t: Tensor, uniform: Tensor, train: bool) -> Tensor:
+def denoising_loss(
+    denoiser: Denoiser, x0: Tensor, label: Tensor | None, t: Tensor, uniform: Tensor, train: bool
+) -> Tensor:
     """Cross-entropy of x0 given x_t in nats per unknown position, averaged per sample `(B,)`.
 
     For masked diffusion with m_t = t this is the usual likelihood bound, divided by D.
@@ -76,7 +78,9 @@ def validate(denoiser: Denoiser, x: Tensor, label: Tensor | None, low: float, ch
         noise = Noise(0, range(start, start + len(part)), "validate")
         t = _times(noise, low)
         part_label = None if label is None else label[start : start + chunk]
-        losses.append(denoising_loss(denoiser, part, part_label, t, noise.uniform("corrupt", part.shape[1]), False))
+        losses.append(
+            denoising_loss(denoiser, part, part_label, t, noise.uniform("corrupt", part.shape[1]), False)
+        )
     return float(torch.cat(losses).mean())
 
 
@@ -123,7 +127,12 @@ def pretrain(
         if step % schedule.evaluate_every and step != schedule.iterations:
             continue
         figure = validate(average, *held_out, schedule.time_low)
-        row = {"step": step, "train": float(loss.detach()), "held_out": figure, "seconds": time.monotonic() - start}
+        row = {
+            "step": step,
+            "train": float(loss.detach()),
+            "held_out": figure,
+            "seconds": time.monotonic() - start,
+        }
         history.rows.append(row)
         report(row)
         if figure < history.best:

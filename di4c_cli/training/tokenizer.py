@@ -57,7 +57,12 @@ def train_vqgan(
         used.index_add_(0, codes.flatten(), torch.ones(codes.numel()))
         if step % 100 == 0:
             dead = revive(vqgan, used, image) if step < 0.7 * iterations else int((used == 0).sum())
-            row = {"step": step, "error": float(error.detach()), "unused": dead, "seconds": time.monotonic() - start}
+            row = {
+                "step": step,
+                "error": float(error.detach()),
+                "unused": dead,
+                "seconds": time.monotonic() - start,
+            }
             report(row)
             used.zero_()
     return vqgan.eval()
@@ -77,7 +82,10 @@ def train_classifier(
     optimizer = torch.optim.AdamW(model.parameters(), 2e-3, weight_decay=0.05)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, iterations)
     generator = torch.Generator().manual_seed(seed)
-    pixels, target = torch.from_numpy(images.astype(np.float32) / 255), torch.from_numpy(labels.astype(np.int64))
+    pixels, target = (
+        torch.from_numpy(images.astype(np.float32) / 255),
+        torch.from_numpy(labels.astype(np.int64)),
+    )
     for _ in range(iterations):
         pick = torch.randint(len(pixels), (batch,), generator=generator)
         noisy = pixels[pick] + 0.05 * torch.randn(batch, *pixels.shape[1:], generator=generator)

@@ -93,7 +93,10 @@ def make_classifier(world: str, out: Path, iterations: int = 2000) -> float:
         held.append(codec.decode(data.held_out))
         held_labels.append(data.held_out_label.numpy())
     model, accuracy = train_classifier(
-        np.concatenate(train), np.concatenate(labels), (np.concatenate(held), np.concatenate(held_labels)), iterations
+        np.concatenate(train),
+        np.concatenate(labels),
+        (np.concatenate(held), np.concatenate(held_labels)),
+        iterations,
     )
     save_file(model.state_dict(), out / "digits-classifier.safetensors")
     return accuracy
@@ -104,13 +107,22 @@ def make_vqgan(recipe: Pretrain, out: Path, images_folder: Path | None, report: 
     assert recipe.vqgan is not None
     images, labels = fashion_mnist(images_folder or FASHION)
     classifier, accuracy = train_classifier(
-        images[:50_000], labels[:50_000], (images[50_000:], labels[50_000:]), recipe.vqgan["classifier_iterations"]
+        images[:50_000],
+        labels[:50_000],
+        (images[50_000:], labels[50_000:]),
+        recipe.vqgan["classifier_iterations"],
     )
     report({"classifier_accuracy": accuracy})
     torch.manual_seed(recipe.seed)
     vqgan = VQGAN(**recipe.codec["vqgan"])
     train_vqgan(
-        vqgan, images, recipe.vqgan["iterations"], recipe.vqgan["batch"], recipe.vqgan["lr"], report, recipe.seed
+        vqgan,
+        images,
+        recipe.vqgan["iterations"],
+        recipe.vqgan["batch"],
+        recipe.vqgan["lr"],
+        report,
+        recipe.seed,
     )
     half = {name: tensor.half() for name, tensor in vqgan.state_dict().items()}
     vqgan.load_state_dict({name: tensor.float() for name, tensor in half.items()})
@@ -122,7 +134,9 @@ def make_vqgan(recipe: Pretrain, out: Path, images_folder: Path | None, report: 
     np.savez_compressed(out / "fashion.npz", codes=codes, label=labels[:CACHED_IMAGES])
 
 
-def make_world(recipe: Pretrain, out: Path, images_folder: Path | None, tokenizer: bool, report: Report) -> History:
+def make_world(
+    recipe: Pretrain, out: Path, images_folder: Path | None, tokenizer: bool, report: Report
+) -> History:
     """Everything a recipe can make, in `out`; `tokenizer` retrains the VQGAN from images first."""
     out.mkdir(parents=True, exist_ok=True)
     start = time.monotonic()

@@ -12,7 +12,9 @@ from di4c_cli.cli.app import COMMANDS
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "di4c_cli", *words], capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [sys.executable, "-m", "di4c_cli", *words], capture_output=True, text=True, check=False
+    )
 
 
 def test_help_imports_no_torch() -> None:

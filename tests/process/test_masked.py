@@ -25,7 +25,9 @@ def test_transitions_compose(schedule: str) -> None:
     process = Masked(3, schedule)
     zero, s, t = torch.zeros(1).double(), torch.tensor([0.3]).double(), torch.tensor([0.8]).double()
     whole = process.transition(zero, t)
-    torch.testing.assert_close(process.transition(zero, s) @ process.transition(s, t), whole, atol=1e-14, rtol=0)
+    torch.testing.assert_close(
+        process.transition(zero, s) @ process.transition(s, t), whole, atol=1e-14, rtol=0
+    )
     torch.testing.assert_close(whole.sum(-1), torch.ones(1, 4).double())
     assert whole[0, 0, 3] == pytest.approx(float(process.mask_share(t)))
 
@@ -83,7 +85,9 @@ def test_last_step_fills_everything() -> None:
     process = Masked(4)
     x = process.prior(torch.zeros(6, 9))
     ones = torch.ones(6)
-    out = process.step(lambda b, d: torch.zeros(len(b), 4), x, ones, ones * 0, Noise(1, range(6)).uniform("u", 9, 2))
+    out = process.step(
+        lambda b, d: torch.zeros(len(b), 4), x, ones, ones * 0, Noise(1, range(6)).uniform("u", 9, 2)
+    )
     assert int(out.max()) < 4
 
 

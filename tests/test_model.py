@@ -1,0 +1,126 @@
+"""The Python API: loading, probabilities, samples."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import di4c_cli
+from di4c_cli import embedded
+from di4c_cli.config import LatentConfig, ModelConfig
+from di4c_cli.errors import UserError
+from di4c_cli.model import Model, newest_run
+from di4c_cli.student import build, save_folder
+
+NETWORKS = {
+    "maskgit": {"type": "maskgit", "symbols": 5, "length": 9, "width": 16, "depth": 1, "heads": 2, "mlp": 32, "labels": 3},
+    "dit": {"type": "dit", "symbols": 5, "length": 9, "width": 16, "depth": 1, "heads": 2, "cond_dim": 8},
+    "unet": {
+        "type": "unet", "symbols": 6, "shape": [1, 4, 4], "channels": 8, "multipliers": [1, 2], "blocks": 1,
+        "attention": [1], "time_dim": 8,
+    },
+}  # fmt: skip
+
+
+def make(kind: str, latent: LatentConfig | None = None) -> Model:
+    torch.manual_seed(0)
+    network = NETWORKS[kind]
+    process = {"type": "gaussian" if kind == "unet" else "masked", "symbols": network["symbols"]}
+    labels = network.get("labels")
+    config = ModelConfig(
+        kind="student", name="x", network=network, process=process, latent=latent, labels=labels
+    )
+    return Model(config, build(config).eval())
+
+
+@pytest.mark.parametrize("kind", NETWORKS)
+@pytest.mark.parametrize("latent", [None, LatentConfig(inject="film"), LatentConfig(inject="film", dim=3)])
+def test_log_probs_are_normalised_and_certain_at_known_positions(
+    kind: str, latent: LatentConfig | None
+) -> None:
+    model = make(kind, latent)
+    symbols, length = model.denoiser.symbols, model.denoiser.length
+    x = torch.randint(0, symbols, (4, length))
+    if kind != "unet":
+        x[:, ::2] = symbols
+    out = model.log_probs(x, 0.5)
+    assert out.shape == (4, length, symbols)
+    torch.testing.assert_close(out.exp().sum(-1), torch.ones(4, length), atol=1e-5, rtol=0)
+    if kind != "unet":
+        known = out[:, 1::2].gather(2, x[:, 1::2, None])
+        assert bool((known == 0).all()) and bool(
+            torch.isinf(out[:, 1::2]).sum() == 4 * (length // 2) * (symbols - 1)
+        )
+
+
+def test_latent_and_label_matter_only_where_they_should() -> None:
+    model = make("maskgit", LatentConfig(inject="film"))
+    x = torch.full((2, 9), 5)
+    lam = torch.tensor([0.1, 0.9])
+    first = model.log_probs(x, 1.0, latent=lam)
+    assert torch.equal(first, model.log_probs(x, 1.0, latent=lam))
+    assert not torch.allclose(first[0], first[1])
+    none = model.log_probs(x, 1.0, latent=lam, label=torch.tensor([-1, -1]))
+    assert torch.equal(first, none)
+    assert not torch.allclose(first, model.log_probs(x, 1.0, latent=lam, label=torch.tensor([0, 2])))
+
+
+@pytest.mark.parametrize("kind", NETWORKS)
+def test_samples_are_the_same_for_any_batch_size(kind: str) -> None:
+    model = make(kind, LatentConfig(inject="film"))
+    whole = model.sample(23, steps=3, seed=5, batch_size=23)
+    for size in (1, 4, 16):
+        assert torch.equal(whole, model.sample(23, steps=3, seed=5, batch_size=size))
+    assert torch.equal(whole[10:], model.sample(13, steps=3, seed=5, first=10))
+    assert not torch.equal(whole, model.sample(23, steps=3, seed=6))
+    assert int(whole.max()) < model.denoiser.symbols and int(whole.min()) >= 0
+
+
+def test_a_saved_folder_gives_the_same_model(tmp_path: Path) -> None:
+    model = make("dit", LatentConfig(inject="token"))
+    save_folder(tmp_path / "m", model.config, model.denoiser, "card")
+    again = di4c_cli.load(str(tmp_path / "m"))
+    x = torch.full((2, 9), 5)
+    assert torch.equal(model.log_probs(x, 1.0), again.log_probs(x, 1.0))
+    assert again.config == model.config
+    assert sorted(p.name for p in (tmp_path / "m").iterdir()) == [
+        "README.md",
+        "config.json",
+        "model.safetensors",
+    ]
+
+
+def test_bad_references_are_told_in_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="Did you mean 'tiny-digits'"):
+        di4c_cli.load("tiny-digit")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match=r"config\.json"):
+        di4c_cli.load(str(tmp_path / "empty"))
+
+
+def test_newest_run_is_the_last_written(tmp_path: Path) -> None:
+    assert newest_run(tmp_path) is None
+    import os
+
+    for age, name in ((100, "old"), (1, "new")):
+        folder = tmp_path / name / "student"
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text("{}")
+        os.utime(folder / "config.json", (1e9 - age, 1e9 - age))
+    assert newest_run(tmp_path) == tmp_path / "new" / "student"
+
+
+@pytest.mark.parametrize("world", embedded.WORLDS)
+@pytest.mark.parametrize("kind", ["teacher", "student"])
+def test_embedded_models_load_and_sample(world: str, kind: str) -> None:
+    name = world if kind == "teacher" else f"{world}-student"
+    model = di4c_cli.load(name)
+    assert model.config.kind == kind
+    assert (model.denoiser.latent is None) == (kind == "teacher")
+    label = [3, 3] if model.config.labels else None
+    out = model.decode(model.sample(2, steps=2, seed=1, label=label))
+    assert len(out) == 2
+    size = (embedded.model(world, kind) / "model.safetensors").stat().st_size
+    assert size <= 2_000_000
