@@ -15,7 +15,9 @@ from di4c_cli.model import Model, newest_run
 from di4c_cli.student import build, save_folder
 
 NETWORKS = {
-    "maskgit": {"type": "maskgit", "symbols": 5, "length": 9, "width": 16, "depth": 1, "heads": 2, "mlp": 32, "labels": 3},
+    "maskgit": {
+        "type": "maskgit", "symbols": 5, "length": 9, "width": 16, "depth": 1, "heads": 2, "mlp": 32, "labels": 3,
+    },
     "dit": {"type": "dit", "symbols": 5, "length": 9, "width": 16, "depth": 1, "heads": 2, "cond_dim": 8},
     "unet": {
         "type": "unet", "symbols": 6, "shape": [1, 4, 4], "channels": 8, "multipliers": [1, 2], "blocks": 1,
