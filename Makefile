@@ -14,7 +14,11 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $(STAMP)
 
 demo: install
-	$(BIN)/python -m di4c_cli.demo
+	$(BIN)/di4c distill --out runs/demo
+	$(BIN)/di4c eval --student runs/demo --steps 1,2,4,8 -n 2000
+	$(BIN)/di4c sample --student runs/demo --steps 2 -n 100 --out runs/demo/student-2-steps.png
+	@echo "Student: runs/demo/student. Pictures: runs/demo/student-2-steps.png, runs/demo/evaluation/samples,"
+	@echo "runs/demo/curves.png and the plot beside runs/demo/evaluation/results.json."
 
 lint: install
 	$(BIN)/ruff check .
