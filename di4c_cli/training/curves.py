@@ -49,7 +49,7 @@ def draw_curves(rows: list[Row], path: Path) -> None:
         for place in _round_ends(rows):
             axes.axvline(place, color="grey", linewidth=0.8, linestyle=":")
         axes.set_title(title, loc="left", fontsize=10)
-        if axes.lines:
+        if axes.get_legend_handles_labels()[0]:
             axes.legend(fontsize=8, frameon=False)
         axes.grid(alpha=0.2)
     axes.set_xlabel("iteration (all rounds; dotted: a new round)")

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from di4c_cli.config import ModelConfig
 from di4c_cli.denoiser import Denoiser
@@ -45,6 +49,31 @@ def count(denoiser: Denoiser) -> int:
     return sum(parameter.numel() for parameter in denoiser.parameters())
 
 
+class _Attention(torch.autograd.Function):
+    """What the fused attention of CPUs and GPUs keeps: inputs, output and a number per row, no square matrix."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        out = torch.empty_like(query)
+        ctx.save_for_backward(query, key, value, out, query.new_empty(query.shape[:-1], dtype=torch.float32))
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        raise NotImplementedError("sizes only")
+
+
+@contextmanager
+def _fused_attention() -> Iterator[None]:
+    """On the meta device torch would take the attention apart and keep its matrix."""
+    plain = functional.scaled_dot_product_attention
+    functional.scaled_dot_product_attention = lambda q, k, v, **_: _Attention.apply(q, k, v)
+    try:
+        yield
+    finally:
+        functional.scaled_dot_product_attention = plain
+
+
 def saved_bytes(denoiser: Denoiser, half: bool) -> int:
     """Bytes that one sequence's forward pass keeps for its backward pass."""
     network = denoiser.network.to(torch.bfloat16) if half else denoiser.network
@@ -58,7 +87,8 @@ def saved_bytes(denoiser: Denoiser, half: bool) -> int:
             kept[storage._cdata] = storage.nbytes()
         return value
 
-    with torch.device("meta"), torch.autograd.graph.saved_tensors_hooks(pack, lambda value: value):
+    hooks = torch.autograd.graph.saved_tensors_hooks(pack, lambda value: value)
+    with torch.device("meta"), _fused_attention(), hooks:
         x, t = torch.zeros(2, denoiser.length, dtype=torch.long), torch.zeros(2)
         label = None if denoiser.labels is None else torch.zeros(2, dtype=torch.long)
         dim = 1 if denoiser.latent is None else denoiser.latent.dim

@@ -7,7 +7,7 @@ from typing import Any
 from di4c_cli.config import ModelConfig
 from di4c_cli.teacher import registry
 
-GPT2 = {"type": "text", "name": "gpt2"}
+GPT2: dict[str, Any] = {"type": "text", "name": "gpt2"}
 TEXT = {"type": "dit", "symbols": 50257, "length": 1024, "cond_dim": 128}
 CODES = {
     "type": "maskgit",

@@ -1,0 +1,62 @@
+"""A sweep: one base recipe with a few values changed in every row, as in the paper's ablation tables.
+
+Imports no torch.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Literal
+
+from pydantic import Field
+
+from di4c_cli import recipe_file
+from di4c_cli.errors import UserError
+from di4c_cli.recipe import Part, Recipe
+
+
+class Row(Part):
+    """One student of the table."""
+
+    label: str
+    set: dict[str, Any] = Field(description="dotted recipe keys and their values")
+
+    @property
+    def folder(self) -> str:
+        """The label as a folder name."""
+        return re.sub(r"[^A-Za-z0-9]+", "-", self.label).strip("-").lower()
+
+
+class Sweep(Part):
+    """A table: rows are recipes, columns are step counts and metrics."""
+
+    kind: Literal["sweep"] = "sweep"
+    name: str
+    summary: str
+    base: str
+    set: dict[str, Any] = Field(default_factory=dict, description="values common to all rows")
+    steps: list[int] = Field(min_length=1)
+    samples: int = Field(2000, ge=2)
+    metrics: list[str] = Field(default_factory=lambda: ["frechet", "is"])
+    rows: list[Row] = Field(min_length=1)
+
+
+def read_sweep(name: str) -> Sweep:
+    """A sweep by name or path; a recipe of another kind is refused."""
+    kind = recipe_file.kind_of(name)
+    if kind != "sweep":
+        known = [other for other in recipe_file.names() if recipe_file.kind_of(other) == "sweep"]
+        raise UserError(f"'{name}' is a {kind} recipe, not a sweep.", f"Choose one of {', '.join(known)}.")
+    sweep = recipe_file.validate(Sweep, recipe_file.raw(name), name)
+    folders = [row.folder for row in sweep.rows]
+    if len(set(folders)) < len(folders) or "" in folders:
+        raise UserError(f"Two rows of {name} have the same label.", "Give every row a label of its own.")
+    return sweep
+
+
+def row_recipes(sweep: Sweep, base: str | None, overrides: dict[str, Any]) -> list[tuple[Row, Recipe]]:
+    """Every row as a whole recipe; `overrides` (flags) have the last word."""
+    return [
+        (row, recipe_file.read(base or sweep.base, {**sweep.set, **row.set, **overrides}))
+        for row in sweep.rows
+    ]

@@ -1,0 +1,119 @@
+"""Every row of DESIGN's table of published recipes, number by number, and a dry run of each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from di4c_cli import network, recipe_file
+from di4c_cli.teacher import registry
+from di4c_cli.training.dry_run import preview
+from di4c_cli.training.published import SIZES
+
+ADAM = {"kind": "adam", "betas": (0.9, 0.999), "weight_decay": 0.0, "clip": 1.0}
+TAULDR = {
+    "optimizer": ADAM | {"lr": 2e-4, "warmup": 0},
+    "training": {"iterations": 320_000, "batch": 8, "ema": 0.9999, "flip": True, "dropout": 0.1},
+    "objective": {"latents": 16, "branch": "both", "distil_weight": 1.0, "teacher_step": "analytical"},
+    "delta": (0.01, 0.02, 0.5),
+    "step": (0.001, 0.01),
+    "alpha": ("sigmoid", 1.0),
+}
+MASKGIT = {
+    "optimizer": {
+        "kind": "adamw",
+        "lr": 1e-5,
+        "betas": (0.9, 0.96),
+        "weight_decay": 1e-5,
+        "clip": 1.0,
+        "warmup": 0,
+    },
+    "training": {"iterations": 30_000, "batch": 4, "flip": True, "label_drop": 0.1},
+    "objective": {"latents": 32, "branch": "split", "distil_weight": "1/step", "teacher_step": "confidence"},
+    "delta": (0.05, 0.05, 1.0),
+    "step": (0.05, 0.05),
+    "alpha": ("zero", 1.0),
+}
+SDTT = {
+    "optimizer": ADAM | {"lr": 3e-5, "warmup": 500},
+    "training": {"iterations": 100_000, "batch": 2, "ema": 0.9999, "precision": "bf16"},
+    "objective": {"latents": 16, "branch": "split", "distil_weight": 1.0, "teacher_step": "analytical"},
+    "delta": (0.02, 0.02, 1.0),
+    "step": (1 / 1024, 1 / 1024),
+    "alpha": ("zero", 1.0),
+}
+DATA_TERM = {"alpha": ("sigmoid", 0.1)}
+PUBLISHED = {
+    "tauldr-cifar10": TAULDR,
+    "maskgit-imagenet256": MASKGIT,
+    "maskgit-imagenet256-d": MASKGIT | DATA_TERM,
+    "sdtt-6": SDTT,
+    "sdtt-6-d": SDTT | DATA_TERM,
+    "sdtt-7": SDTT,
+    "sdtt-7-d": SDTT | DATA_TERM,
+}
+WEIGHTS = {
+    "tauldr": (35_749_766, 39_066_630),
+    "maskgi": (174_160_874, 174_620_906),
+    "sdtt-6": (169_627_218, 170_087_250),
+}
+WEIGHTS["sdtt-7"] = WEIGHTS["sdtt-6"]
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_the_papers_numbers(name: str) -> None:
+    recipe, expected = recipe_file.read(name), PUBLISHED[name]
+    objective = recipe.objective
+    for section, values in (
+        ("optimizer", recipe.training.optimizer),
+        ("training", recipe.training),
+        ("objective", objective),
+    ):
+        for key, value in expected[section].items():  # type: ignore[attr-defined]
+            assert getattr(values, key) == value, f"{section}.{key}"
+    assert (objective.delta.low, objective.delta.high, objective.delta.at_low) == expected["delta"]
+    assert (objective.step.low, objective.step.high) == expected["step"]
+    assert (objective.alpha.kind, objective.alpha.scale) == expected["alpha"]
+    assert (
+        objective.control_variate == "marginal" and objective.marginal_weight == objective.consis_weight == 1
+    )
+    assert (recipe.latent.distribution, recipe.latent.dim) == ("uniform", 1)
+    if name.startswith("sdtt"):
+        assert (objective.time.grid, objective.time.small_share) == (1024, 0.3)
+        assert recipe.data == "Skylion007/openwebtext"
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_headers_hold_command_hardware_and_expectation(name: str) -> None:
+    head = recipe_file.find(name).read_text().splitlines()[:4]
+    assert head[0].startswith("# di4c distill ")
+    assert head[1].startswith("# Hardware: ")
+    assert head[2].startswith("# Expect (paper ")
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_dry_run_of_each(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a network the sizes are still known; what cannot be reached is said."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("di4c_cli.training.dry_run._cached", lambda entry: False)
+    recipe = recipe_file.read(name, {"rounds": 2} if name.startswith("sdtt") else {})
+    found = preview(recipe, tmp_path / "run", processes=2, device=None, measure=False)
+    assert (found.parameters["teacher"], found.parameters["student"]) == WEIGHTS[name[:6]]
+    student = 4 * found.parameters["student"]
+    assert found.memory["optimizer"] == 2 * student == 2 * found.memory["gradients"]
+    assert found.memory["activations"] > 2**30
+    assert found.memory["total"] == sum(size for part, size in found.memory.items() if part != "total")
+    assert any(path.endswith("round-2/student/") for path in found.files) == (recipe.rounds == 2)
+    assert found.exit_code and found.problems
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("weights", SIZES)
+def test_known_sizes_are_those_of_the_registry(weights: int) -> None:
+    with torch.device("meta"):
+        built = network.build(SIZES[weights])
+    assert sum(parameter.numel() for parameter in built.parameters()) == weights
+    assert weights in {entry.parameters for entry in registry.entries().values()}

@@ -1,0 +1,84 @@
+"""Ablation tables: their rows are the paper's, and a small one runs, resumes and prints its shape."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from di4c_cli import recipe_file
+from di4c_cli.cli.sweep import paper_table
+from di4c_cli.errors import UserError
+from di4c_cli.training.rounds import Options
+from di4c_cli.training.sweep import measure_rows, train_row
+from di4c_cli.training.sweep_recipe import Row, Sweep, read_sweep, row_recipes
+
+
+def test_the_alpha_table_has_the_papers_rows() -> None:
+    rows = row_recipes(read_sweep("ablations/alpha"), None, {})
+    found = [
+        (
+            r.objective.alpha.kind,
+            r.objective.control_variate,
+            r.objective.marginal_weight,
+            r.objective.latents,
+        )
+        for _, r in rows
+    ]
+    assert found == [
+        ("zero", "marginal", 1.0, 8),
+        ("zero", "none", 0.0, 8),
+        ("const", "marginal", 1.0, 8),
+        ("const", "none", 0.0, 8),
+        ("linear", "marginal", 1.0, 8),
+        ("sigmoid", "marginal", 1.0, 8),
+    ]
+
+
+@pytest.mark.parametrize("base", [None, "tauldr-cifar10"])
+def test_the_latents_table_keeps_the_work_of_a_step(base: str | None) -> None:
+    rows = [recipe for _, recipe in row_recipes(read_sweep("ablations/latents"), base, {})]
+    assert [recipe.objective.latents for recipe in rows] == [2, 4, 8, 16, 32, 64]
+    assert {recipe.objective.latents * recipe.training.batch for recipe in rows} == {128}
+    assert {(r.objective.alpha.kind, r.objective.alpha.scale) for r in rows} == {("sigmoid", 1.0)}
+
+
+def test_mistakes_in_sweeps(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"distill recipe, not a sweep.*ablations/alpha"):
+        read_sweep("tiny-digits")
+    path = tmp_path / "mine.yaml"
+    head = "kind: sweep\nname: x\nsummary: x\nbase: tiny-digits\nsteps: [1]\n"
+    path.write_text(head + "rows: [{label: a, set: {seeed: 1}}]\n")
+    with pytest.raises(UserError, match="Did you mean 'seed'"):
+        row_recipes(read_sweep(str(path)), None, {})
+    path.write_text(path.read_text().replace("rows: [", "rows: [{label: A, set: {}}, "))
+    with pytest.raises(UserError, match="same label"):
+        read_sweep(str(path))
+
+
+def test_a_small_sweep_from_end_to_end(teacher: Path, tmp_path: Path) -> None:
+    sweep = Sweep(
+        name="small",
+        summary="two rows",
+        base="tiny-digits",
+        steps=[1, 2],
+        rows=[Row(label="L = 2", set={"objective.latents": 2}), Row(label="L = 4", set={})],
+    )
+    overrides = {"teacher": str(teacher), "training.iterations": 2, "training.batch": 2}
+    rows = row_recipes(sweep, None, overrides)
+    for row, recipe in rows:
+        train_row(recipe, tmp_path / row.folder, Options())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["l-2", "l-4"]
+    results = measure_rows(sweep, rows, tmp_path, samples=60, seed=0)
+    head, body = paper_table(results, ["frechet", "is"])
+    assert head == ["method", "1 step, frechet", "1 step, is", "2 steps, frechet", "2 steps, is"]
+    assert [line[0] for line in body] == ["teacher", "L = 2", "L = 4"]
+    assert all(cell != "-" for line in body for cell in line)
+
+
+def test_shipped_sweeps_are_listed() -> None:
+    kinds = {name: recipe_file.kind_of(name) for name in recipe_file.names()}
+    assert {name for name, kind in kinds.items() if kind == "sweep"} == {
+        "ablations/alpha",
+        "ablations/latents",
+    }
