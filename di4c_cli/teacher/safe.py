@@ -67,10 +67,11 @@ def kind_of(path: Path) -> str | None:
             head = handle.read(512)
     except OSError:
         return None
+    # safetensors first: the length of its header may well begin like a pickle
+    if head[8:9] == b"{" and int.from_bytes(head[:8], "little") < path.stat().st_size:
+        return "safetensors"
     if head[:4] == b"PK\x03\x04" or (len(head) > 1 and head[0] == 0x80 and head[1] <= 5):
         return "pickle"
-    if len(head) > 8 and head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= 100 * 2**20:
-        return "safetensors"
     if path.stat().st_size <= MAX_TEXT and b"\0" not in head:
         return "text"
     return None

@@ -1,4 +1,4 @@
-"""The discretized-Gaussian process and its reverse posterior against stored values, float64 where they exist."""
+"""The discretized-Gaussian process and its reverse posterior against stored values."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from di4c_cli import load
 from di4c_cli.errors import UserError
 from di4c_cli.model import Model
-from di4c_cli.teacher import read, recipe_of
+from di4c_cli.teacher import read, recipe_of, safe
 from di4c_cli.teacher.convert import convert
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -55,6 +55,16 @@ def test_names_of_files_do_not_matter(golden: Path, tmp_path: Path) -> None:
     shutil.copy(golden / "maskgit" / "MaskGIT_ImageNet_256.pth", tmp_path / "model.safetensors")
     bundle = read(str(tmp_path / "model.safetensors"), heads=4, codes=40)
     assert bundle.config.provenance["format"] == "maskgit"
+
+
+def test_a_header_whose_length_looks_like_a_pickle(tmp_path: Path) -> None:
+    """The first bytes of safetensors are a length, which may be the first bytes of a pickle."""
+    path = tmp_path / "model"
+    for filler in range(500):
+        save_file({"a": torch.ones(3)}, path, {"filler": "x" * filler})
+        if path.read_bytes()[:2] == b"\x80\x01":
+            break
+    assert path.read_bytes()[:2] == b"\x80\x01" and safe.kind_of(path) == "safetensors"
 
 
 def test_vqgan_comes_along_and_decodes(golden: Path, tmp_path: Path) -> None:
