@@ -34,6 +34,7 @@ def eval(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the samples.")] = 0,
     judge: Annotated[str | None, typer.Option(help="Causal judge: Hub id, folder or .gguf file.")] = None,
     features: Annotated[Path | None, typer.Option(help="TorchScript feature network (Inception).")] = None,
+    feature_input: Annotated[str, typer.Option(help="What it is fed: bytes or tf299.")] = "bytes",
     reference: Annotated[
         Path | None, typer.Option(help="Real images, their .npz statistics, or texts.")
     ] = None,
@@ -66,7 +67,7 @@ def eval(
             limit=limit,
             seed=seed,
             out=out,
-            tools=Tools(judge, features, reference, device),
+            tools=Tools(judge, features, reference, device, feature_input),
             prompts=prompts,
         )
         if samples is not None:

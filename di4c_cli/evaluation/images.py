@@ -28,11 +28,14 @@ class ImageScorer(Scorer):
 
     main = "frechet"
 
-    def __init__(self, network: FeatureNetwork, reference: Reference, prefix: str = "") -> None:
+    def __init__(
+        self, network: FeatureNetwork, reference: Reference, detail: dict[str, Any] | None = None
+    ) -> None:
         reference.check_network(network)
-        self.network, self.reference, self.prefix = network, reference, prefix
+        self.network, self.reference, self.detail = network, reference, detail or {}
 
     def instrument(self) -> Instrument:
+        width = int(self.reference.moments.mean.shape[0])
         return Instrument(
             name=self.network.name,
             kind="features",
@@ -40,11 +43,7 @@ class ImageScorer(Scorer):
             reference=self.reference.name,
             reference_n=self.reference.count,
             reference_digest=self.reference.digest,
-            detail={
-                "features": int(self.reference.moments.mean.shape[0]),
-                "neighbours": NEIGHBOURS,
-                "kept": KEPT,
-            },
+            detail={"features": width, "neighbours": NEIGHBOURS, "kept": KEPT, **self.detail},
         )
 
     def score(self, x: Tensor, decoded: Any) -> Scores:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -20,14 +21,17 @@ from di4c_cli.evaluation.plan import Plan
 from di4c_cli.evaluation.scorer import Scorer
 from di4c_cli.evaluation.stored import image_batches, read_array, read_texts
 from di4c_cli.evaluation.text import NgramScorer
-from di4c_cli.evaluation.world import classifier_file, text_judge, world_classifier, world_codec
+from di4c_cli.evaluation.world import REFERENCE, classifier_file, text_judge, world_classifier, world_codec
 from di4c_cli.metric.exact import enumerable
 from di4c_cli.metric.features import ClassifierFeatures, FeatureNetwork, ScriptedFeatures
+from di4c_cli.metric.frechet import Moments, frechet
 from di4c_cli.metric.judge import load_judge
 from di4c_cli.metric.reference import Reference, cached_reference, make_reference
 from di4c_cli.model import Model
 
 ASSETS = {"fashion-vqgan.safetensors": "tiny-vq", "text-units.json": "tiny-text"}
+REAL = 1000
+"""Training images that show what real data scores."""
 JUDGE = "gpt2-large"
 """The judge of published generative perplexities."""
 
@@ -40,6 +44,7 @@ class Tools:
     features: Path | None = None
     reference: Path | None = None
     device: str = "cpu"
+    fed: str = "bytes"
 
 
 def world_of(model: Model) -> str:
@@ -57,10 +62,14 @@ def world_scorer(world: str) -> Scorer:
 
 @lru_cache(maxsize=4)
 def _image_scorer(world: str) -> ImageScorer:
-    network = world_features(world)
-    held_out, decoder = load_world(world).held_out, world_codec(world)
+    """With the score of real training images, which no model can be expected to beat, as an anchor."""
+    network, data, decoder = world_features(world), load_world(world), world_codec(world)
+    held_out = data.held_out[:REFERENCE]
     batches = (decoder.decode(held_out[i : i + 500]) for i in range(0, len(held_out), 500))
-    return ImageScorer(network, make_reference(f"{world}, held-out part", network, batches, world))
+    made = make_reference(f"{world}, held-out part", network, batches, world)
+    real = data.train[:REAL]
+    anchor = frechet(Moments.of(network.embed(decoder.decode(real))[0]), made.moments)
+    return ImageScorer(network, made, {"real_frechet": round(anchor, 4), "real_n": len(real)})
 
 
 def world_features(world: str) -> ClassifierFeatures:
@@ -113,7 +122,7 @@ def _text(codec: Text, world: str, plan: Plan, tools: Tools) -> Scorer:
 def features(tools: Tools, world: str) -> FeatureNetwork:
     """The named feature network, else the world's."""
     if tools.features is not None:
-        return ScriptedFeatures(tools.features, tools.device)
+        return ScriptedFeatures(tools.features, tools.device, fed=tools.fed)
     if world:
         return world_features(world)
     raise UserError(
@@ -128,7 +137,7 @@ def reference(tools: Tools, network: FeatureNetwork, world: str, n: int, out: Pa
     if path is None:
         if not world:
             raise UserError("Image metrics need real images to compare with.", "Name them with --reference.")
-        held_out, decoder = load_world(world).held_out, world_codec(world)
+        held_out, decoder = load_world(world).held_out[:REFERENCE], world_codec(world)
         return make_reference(f"{world}, held-out part", network, [decoder.decode(held_out)], world)
     if path.suffix == ".npz" and _is_statistics(path):
         found = Reference.load(path)
@@ -148,7 +157,7 @@ def _is_statistics(path: Path) -> bool:
     try:
         with np.load(path, allow_pickle=False) as file:
             return "provenance" in file.files
-    except (OSError, ValueError):
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile):
         return False
 
 

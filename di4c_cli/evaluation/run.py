@@ -172,6 +172,13 @@ def _notes(plan: Plan, instruments: Sequence[Instrument], n: int, world: str) ->
     if world and any(cell.paper for cell in plan.cells):
         out.append(f"The paper's figures are of its own models and features, not of {world}.")
     for instrument in instruments:
+        if "real_frechet" in instrument.detail:
+            real, count = instrument.detail["real_frechet"], instrument.detail["real_n"]
+            out.append(f"{count} real training images score a Fréchet distance of {real:.4g}.")
+        if "held_out_bits_per_char" in instrument.detail:
+            out.append(
+                f"Real held-out text has {instrument.detail['held_out_bits_per_char']:.4g} bits a character."
+            )
         if instrument.kind == "features" and instrument.reference_n < n:
             out.append(
                 f"The reference ({instrument.reference}) has {instrument.reference_n} images, fewer than"

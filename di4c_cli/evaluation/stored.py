@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -52,7 +53,7 @@ def read_array(path: Path) -> np.ndarray:
             name = "images" if "images" in loaded.files else (loaded.files or [""])[0]
             out: np.ndarray = loaded[name]
             return out
-    except (OSError, ValueError, KeyError, EOFError) as error:
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise UserError(f"{path} is not a readable array file.", "Write it with numpy.save.") from error
 
 

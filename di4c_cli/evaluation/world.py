@@ -19,6 +19,8 @@ from di4c_cli.metric.manifold import precision_recall
 from di4c_cli.metric.ngram import CharacterModel
 from di4c_cli.model import Model
 
+REFERENCE = 2000
+"""Held-out images used as reference; decoding more of tiny-vq would take longer than sampling."""
 CLASSIFIERS = {"tiny-digits": ("digits", 8), "tiny-pixels": ("digits", 8), "tiny-vq": ("fashion", 28)}
 
 
@@ -61,7 +63,7 @@ class WorldMetrics:
         self.text = world == "tiny-text"
         if not self.text:
             self.classifier = classifier or world_classifier(world)
-            self.reference, _ = self.embed(load_world(world).held_out)
+            self.reference, _ = self.embed(load_world(world).held_out[:REFERENCE])
             self.moments = Moments.of(self.reference)
 
     def embed(self, x: Tensor) -> tuple[np.ndarray, np.ndarray]:

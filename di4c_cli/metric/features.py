@@ -62,19 +62,43 @@ class ClassifierFeatures(FeatureNetwork):
         return self.classifier.embed(images)
 
 
+INPUTS = ("bytes", "tf299")
+"""What a script is fed: float images from 0 to 255 as they are, or the input of TensorFlow's Inception."""
+
+
+def tf_resize(images: Tensor, size: int = 299) -> Tensor:
+    """`(n, C, H, W)` -> `(n, C, size, size)`, bilinear as TensorFlow 1 did it for the published FID.
+
+    Output pixel i looks at i · H / size, without the half-pixel shift that everybody else has.
+    """
+    for axis in (2, 3):
+        old = images.shape[axis]
+        place = torch.arange(size, dtype=torch.float64) * old / size
+        left = place.floor().long()
+        shape = [1, 1, size, 1] if axis == 2 else [1, 1, 1, size]
+        share = (place - left).to(images.dtype).view(shape).to(images.device)
+        near = images.index_select(axis, left.to(images.device))
+        far = images.index_select(axis, (left + 1).clamp_max(old - 1).to(images.device))
+        images = near * (1 - share) + far * share
+    return images
+
+
 class ScriptedFeatures(FeatureNetwork):
     """A TorchScript Inception (or any other network) from a local file.
 
-    It is called with float images `(n, 3, H, W)` from 0 to 255 and answers with features `(n, F)`, or with a
-    pair of features and logits. Greys are repeated to three channels; resizing is the script's own business,
-    as in the published FID networks.
+    It answers with features `(n, F)` or `(n, F, h, w)`, or with a pair of features and logits; without logits
+    there is no inception score. Greys are repeated to three channels. `fed` is one of `INPUTS`.
     """
 
-    def __init__(self, path: Path, device: torch.device | str = "cpu", chunk: int = 16) -> None:
+    def __init__(
+        self, path: Path, device: torch.device | str = "cpu", chunk: int = 16, fed: str = "bytes"
+    ) -> None:
         if not path.is_file():
             raise UserError(
                 f"There is no feature network {path}.", "Name a TorchScript file with --features."
             )
+        if fed not in INPUTS:
+            raise UserError(f"Unknown network input '{fed}'.", f"Choose one of {', '.join(INPUTS)}.")
         try:
             self.network: nn.Module = torch.jit.load(str(path), map_location=device).eval()
         except (RuntimeError, ValueError) as error:
@@ -82,8 +106,8 @@ class ScriptedFeatures(FeatureNetwork):
             raise UserError(
                 f"{path} is not a TorchScript file: {first}.", "Export it with torch.jit.save."
             ) from error
-        self.name, self.digest = path.name, file_digest(path)
-        self.device, self.chunk = torch.device(device), chunk
+        self.name, self.digest = f"{path.name} ({fed})", f"{file_digest(path)}-{fed}"
+        self.device, self.chunk, self.fed = torch.device(device), chunk, fed
 
     @torch.no_grad()
     def embed(self, images: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
@@ -98,8 +122,9 @@ class ScriptedFeatures(FeatureNetwork):
         return np.concatenate(rows), np.concatenate(laws) if laws else None
 
     def _answer(self, pixels: Tensor) -> tuple[np.ndarray, np.ndarray | None]:
+        fed = (tf_resize(pixels) - 128) / 128 if self.fed == "tf299" else pixels
         try:
-            out = self.network(pixels)
+            out = self.network(fed)
         except RuntimeError as error:
             size = "×".join(map(str, pixels.shape[2:]))
             last = str(error).strip().splitlines()[-1]
@@ -108,4 +133,5 @@ class ScriptedFeatures(FeatureNetwork):
             ) from error
         features, logits = out if isinstance(out, (tuple, list)) else (out, None)
         law = None if logits is None else logits.double().softmax(-1).cpu().numpy()
-        return features.flatten(1).double().cpu().numpy(), law
+        pooled = features.flatten(2).mean(2) if features.ndim > 2 else features
+        return pooled.double().cpu().numpy(), law

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+from contextlib import redirect_stderr
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -107,9 +109,10 @@ def load_judge(ref: str, device: str = "cpu") -> CausalJudge:
     tokenizer = _load_tokenizer(transformers, ref, where, options)
     try:
         extra = {} if options else {"use_safetensors": True}
-        network = transformers.AutoModelForCausalLM.from_pretrained(
-            where, dtype=torch.float32, **options, **extra
-        )
+        with redirect_stderr(io.StringIO()):  # unpacking a GGUF file draws a bar of its own
+            network = transformers.AutoModelForCausalLM.from_pretrained(
+                where, dtype=torch.float32, **options, **extra
+            )
     except (OSError, ValueError, ImportError, KeyError, RuntimeError) as error:
         raise _cannot(ref, path, "cannot be loaded as a causal language model", error) from error
     return CausalJudge(path.name if path.exists() else ref, network.to(device), tokenizer)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -67,7 +68,7 @@ class Reference:
                 provenance = json.loads(str(file["provenance"]))
                 moments, features = Moments.from_arrays(file), file["features"]
                 name, made_by, digest = (str(provenance[key]) for key in ("name", "network", "digest"))
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
             raise UserError(
                 f"{path} holds no reference statistics.", "Make them again from the images."
             ) from error

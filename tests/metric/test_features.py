@@ -1,0 +1,157 @@
+"""Feature networks and references: scripts, torchmetrics as a second opinion, caching with provenance."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from di4c_cli.errors import UserError
+from di4c_cli.metric.features import FeatureNetwork, ScriptedFeatures, tensors_digest, tf_resize
+from di4c_cli.metric.frechet import Moments, frechet
+from di4c_cli.metric.inception_score import inception_score
+from di4c_cli.metric.kid import kernel_distance
+from di4c_cli.metric.reference import Reference, cached_reference, make_reference
+
+
+class Scan(nn.Module):
+    """Six features and four logits of an image with three channels and even sides."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.convolution = nn.Conv2d(3, 6, 2, stride=2)
+        self.out = nn.Linear(6, 4)
+        self.num_features = 6
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        features = self.convolution(x.float() / 255).flatten(2).mean(2)
+        return features, self.out(20 * features)
+
+
+class Only(nn.Module):
+    """One of the two answers, for torchmetrics."""
+
+    def __init__(self, which: int) -> None:
+        super().__init__()
+        self.scan, self.which, self.num_features = Scan(), which, 6
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scan(x)[self.which]
+
+
+@pytest.fixture(scope="module")
+def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("script") / "scan.pt"
+    torch.jit.script(Scan()).save(str(path))
+    return path
+
+
+def _images(seed: int, n: int = 60, size: int = 6) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, size=(n, size, size, 3)).astype(np.uint8)
+
+
+def test_torchmetrics_agrees_with_the_same_feature_module(script: Path) -> None:
+    from torchmetrics.image.fid import FrechetInceptionDistance
+    from torchmetrics.image.inception import InceptionScore
+    from torchmetrics.image.kid import KernelInceptionDistance
+
+    real, fake = _images(0), _images(1) // 2
+    network = ScriptedFeatures(script)
+    (a, _), (b, law) = network.embed(real), network.embed(fake)
+    pixels = [torch.from_numpy(images).permute(0, 3, 1, 2) for images in (real, fake)]
+    fid = FrechetInceptionDistance(feature=Only(0), input_img_size=(3, 6, 6))
+    kid = KernelInceptionDistance(feature=Only(0), subsets=1, subset_size=60)
+    for metric in (fid, kid):
+        metric.update(pixels[0], real=True)
+        metric.update(pixels[1], real=False)
+    assert frechet(Moments.of(b), Moments.of(a)) == pytest.approx(float(fid.compute()), rel=1e-4)
+    assert kernel_distance(b, a) == pytest.approx(float(kid.compute()[0]), rel=1e-4)
+    score = InceptionScore(feature=Only(1), splits=1)
+    score.update(pixels[1])
+    assert law is not None
+    assert inception_score(law)[0] == pytest.approx(float(score.compute()[0]), rel=1e-4)
+
+
+def test_grey_images_are_repeated_and_chunks_do_not_matter(script: Path) -> None:
+    grey = _images(2)[..., 0]
+    colour = np.repeat(grey[..., None], 3, axis=-1)
+    np.testing.assert_array_equal(
+        ScriptedFeatures(script).embed(grey)[0], ScriptedFeatures(script).embed(colour)[0]
+    )
+    small, _ = ScriptedFeatures(script, chunk=7).embed(colour)
+    np.testing.assert_allclose(small, ScriptedFeatures(script, chunk=60).embed(colour)[0], atol=1e-6)
+
+
+def test_networks_that_cannot_be_used_are_named(script: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no feature network"):
+        ScriptedFeatures(tmp_path / "nothing.pt")
+    (tmp_path / "text.pt").write_text("hello")
+    with pytest.raises(UserError, match="not a TorchScript file"):
+        ScriptedFeatures(tmp_path / "text.pt")
+    with pytest.raises(UserError, match="bytes, tf299"):
+        ScriptedFeatures(script, fed="words")
+    with pytest.raises(UserError, match="does not take images of 1×1"):
+        ScriptedFeatures(script).embed(_images(0, 2, 1))
+
+
+@pytest.mark.parametrize("size", [8, 32, 400])
+def test_tensorflows_resize_is_a_sampling_grid_without_half_pixels(size: int) -> None:
+    x = torch.rand(2, 3, size, size, generator=torch.Generator().manual_seed(0))
+    theta = torch.eye(2, 3)
+    theta[:, 2] += torch.tensor([1 / size - 1 / 299, 1 / size - 1 / 299])
+    grid = nn.functional.affine_grid(theta.expand(2, 2, 3), [2, 3, 299, 299], align_corners=False)
+    expected = nn.functional.grid_sample(x, grid, padding_mode="border", align_corners=False)
+    torch.testing.assert_close(tf_resize(x), expected, atol=2e-4, rtol=0)
+
+
+class Mean(FeatureNetwork):
+    """Two numbers an image, and a count of the images seen."""
+
+    def __init__(self, digest: str = "mean") -> None:
+        self.name, self.digest, self.seen = "mean", digest, 0
+
+    def embed(self, images: np.ndarray) -> tuple[np.ndarray, None]:
+        self.seen += len(images)
+        flat = images.reshape(len(images), -1).astype(float)
+        return np.stack([flat.mean(1), flat.std(1)], 1), None
+
+
+def test_reference_statistics_are_cached_with_provenance(tmp_path: Path) -> None:
+    network, path = Mean(), tmp_path / "reference.npz"
+    batches = [_images(0, 30), _images(1, 12)]
+    made = cached_reference(path, "real", network, batches, "folder 1")
+    assert (made.count, made.network, made.source, network.seen) == (42, "mean", "folder 1", 42)
+    again = cached_reference(path, "real", network, batches, "folder 1")
+    assert network.seen == 42 and again.digest == made.digest
+    assert frechet(again.moments, made.moments) == pytest.approx(0, abs=1e-9)
+    cached_reference(path, "real", network, batches, "folder 2")
+    assert network.seen == 84, "other images are looked at"
+    path.write_bytes(path.read_bytes()[:50])
+    cached_reference(path, "real", network, batches, "folder 2")
+    assert network.seen == 126, "a damaged cache is made again"
+
+
+def test_references_refuse_what_they_cannot_serve(tmp_path: Path) -> None:
+    reference = make_reference("real", Mean(), [_images(0, 30)])
+    reference.require(30)
+    with pytest.raises(UserError, match="has 30 images, fewer than the 31 samples"):
+        reference.require(31)
+    with pytest.raises(UserError, match="another feature network"):
+        reference.check_network(Mean("other"))
+    with pytest.raises(UserError, match="holds no images"):
+        make_reference("none", Mean(), [])
+    (tmp_path / "bad.npz").write_bytes(b"PK")
+    with pytest.raises(UserError, match="no reference statistics"):
+        Reference.load(tmp_path / "bad.npz")
+
+
+def test_digests_see_every_bit() -> None:
+    tensors = {"a": torch.zeros(3), "b": torch.ones(2, 2)}
+    first = tensors_digest(tensors)
+    assert first == tensors_digest(dict(reversed(tensors.items())))
+    tensors["a"][1] = 1e-30
+    assert tensors_digest(tensors) != first
