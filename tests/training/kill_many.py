@@ -18,7 +18,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from small_run import arguments, make_teacher, run, same, started, weights
+from small_run import PATIENCE, arguments, make_teacher, run, same, started, weights
 
 from di4c_cli.training.metrics import read_rows
 
@@ -72,7 +72,7 @@ def kill_and_compare(work: Path, kills: int, seed: int, rounds: int = 1) -> dict
     teacher = make_teacher(work / "teacher")
     steps = 8 + STEPS_A_KILL * kills // rounds
     more = ("--rounds", str(rounds), "--set", "training.dropout=0.1", "--set", "training.checkpoint_every=2")
-    code, said = run(arguments(teacher, work / "whole", *more, iterations=steps))
+    code, said = run(arguments(teacher, work / "whole", *more, iterations=steps), timeout=PATIENCE * kills)
     assert code == 0, said
     args = arguments(teacher, work / "killed", *more, iterations=steps)
     killer, done = Killer(args, work / "killed", random.Random(seed)), 0
@@ -87,7 +87,7 @@ def kill_and_compare(work: Path, kills: int, seed: int, rounds: int = 1) -> dict
         )
         if not alive:
             break
-    code, said = run(args)
+    code, said = run(args, timeout=PATIENCE * kills)
     assert code == 0, said
     rows = [(row["round"], row["step"]) for row in read_rows(work / "killed" / "metrics.jsonl")]
     return {

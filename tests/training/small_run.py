@@ -90,10 +90,10 @@ def started(args: list[str], **options: Any) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
-def run(args: list[str], **options: Any) -> tuple[int, str]:
+def run(args: list[str], timeout: float = PATIENCE, **options: Any) -> tuple[int, str]:
     """Exit code and what was said."""
     with started(args, **options) as process:
-        _, said = process.communicate(timeout=PATIENCE)
+        _, said = process.communicate(timeout=timeout)
     return process.returncode, said
 
 
