@@ -1,4 +1,4 @@
-"""The Di4C loss as a textbook would write it, on `(B, L, D, S)` tensors: the yardstick of ours, and its oracle in tests.
+"""The Di4C loss as a textbook would write it, on `(B, L, D, S)` tensors: yardstick and oracle of ours.
 
 Everything is computed at every position and recorded by torch; nothing is chunked or left out.
 """
@@ -6,6 +6,7 @@ Everything is computed at every position and recorded by torch; nothing is chunk
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,7 +22,8 @@ def dense_log_probs(prediction: Prediction) -> Tensor:
     """log p(x0^d | xt) at all positions, `(N, D, S)`; known positions are certain."""
     number, length = prediction.x_t.shape
     d = torch.arange(length, device=prediction.x_t.device).repeat(number)
-    logits: Tensor = prediction.network.head(prediction.hidden.flatten(0, 1), d)
+    network: Any = prediction.network
+    logits: Tensor = network.head(prediction.hidden.flatten(0, 1), d)
     log_p = torch.log_softmax(logits.to(torch.promote_types(logits.dtype, torch.float32)), -1)
     log_p = log_p.view(number, length, -1)
     known = ~prediction.process.unknown(prediction.x_t)
@@ -37,7 +39,7 @@ def log_mean_exp(x: Tensor, dim: int) -> Tensor:
 
 
 def dense_terms(problem: Problem, student: Prediction) -> dict[str, Tensor]:
-    """Every term of every sample, `(B,)` each; consistency samples must be given or drawable from `uniform`."""
+    """Every term of every sample, `(B,)` each; every sample must have its x_u (`place` in order)."""
     p, count = problem, problem.latents
     log_t = dense_log_probs(student).unflatten(0, (-1, count))  # (B, L, D, S)
     mean_t = log_mean_exp(log_t, 1)
@@ -68,7 +70,7 @@ def likelihoods(log_t: Tensor, mean_t: Tensor, x: Tensor) -> tuple[Tensor, Tenso
 
 
 def consistency(variate: str, log_t: Tensor, mean_t: Tensor, mean_u: Tensor, x: Tensor) -> dict[str, Tensor]:
-    """Both parts of the consistency term (eq. monte-carlo, consis-cv; section cv-derivation for the convex bound)."""
+    """Both parts of the consistency term (eq. monte-carlo, consis-cv; E.2 for the convex bound)."""
     joint, product, single = likelihoods(log_t, mean_t, x)
     law = mean_u.exp()
     if variate == "none":

@@ -2,13 +2,14 @@
 
 Three sides do the same training step on the same weights and batch, each in a process of its own:
 
-- body: teacher at t, student at u (both without gradient), student at t forward and backward; no head, no loss.
+- body: teacher at t, student at u (both without gradient), student at t forward and backward; no head, no
+loss.
 - dense: the same, plus the heads and the textbook loss on `(B, L, D, S)` tensors (`bench.dense`).
 - ours: the same, plus the heads and the loss in chunks (`objective`).
 
-The sides take turns, one step each, so that a slow moment of the machine hits all of them; medians are compared. Peak
-memory is the process's own high-water mark from the first step on. A fourth side, `step`, is a whole training step with
-Adam, EMA and activation checkpoints.
+The sides take turns, one step each, so that a slow moment of the machine hits all of them; medians are
+compared. Peak memory is the process's own high-water mark from the first step on. A fourth side, `step`, is
+a whole training step with Adam, EMA and activation checkpoints.
 """
 
 from __future__ import annotations
@@ -48,7 +49,15 @@ class Shape:
 
 SHAPES: dict[str, Shape] = {
     "sdtt": Shape(
-        {"type": "dit", "symbols": 50257, "length": 1024, "width": 768, "depth": 12, "heads": 12, "cond_dim": 128},
+        {
+            "type": "dit",
+            "symbols": 50257,
+            "length": 1024,
+            "width": 768,
+            "depth": 12,
+            "heads": 12,
+            "cond_dim": 128,
+        },
         {"type": "masked", "symbols": 50257},
         {"inject": "token"},
         step=1 / 1024,
@@ -118,7 +127,9 @@ class Worker:
         torch.manual_seed(shape.seed)
         process = build_process(shape.process)
         self.teacher = Denoiser(build(shape.network), process, labels=shape.labels)
-        self.student = Denoiser(build({**shape.network, "latent": shape.latent}), process, Latent(), shape.labels)
+        self.student = Denoiser(
+            build({**shape.network, "latent": shape.latent}), process, Latent(), shape.labels
+        )
         self.teacher.requires_grad_(False)
         self.objective, self.case = self._case()
         if side == "step":

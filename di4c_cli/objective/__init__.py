@@ -1,4 +1,4 @@
-"""The Di4C losses (paper sections 3, A, E, F): terms, control variates, times, and their gradient in chunks."""
+"""The Di4C losses (paper sections 3, A, E, F): terms, control variates, times, gradient in chunks."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """The loss as a pure function of a `Problem` and a student, worked in chunks of rows.
 
-Known positions are certain under every model and contribute exactly zero, so only unknown ones are rows. All L
-latents of a row are worked together. The first pass collects the sums over positions that the mixture's joint law
-needs; the second turns them into the gradient at the logits, known in closed form, and pulls it through the head.
+Known positions are certain under every model and contribute exactly zero, so only unknown ones are rows.
+All L latents of a row are worked together. The first pass collects the sums over positions that the
+mixture's joint law needs; the second turns them into the gradient at the logits, known in closed form, and
+pulls it through the head.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ class Core:
         chunk.log_p, chunk.shift = log_p, shift_of(mixture, log_mean, p.latents)
 
     def targets(self, chunk: Chunk) -> tuple[Tensor | None, Tensor | None]:
-        """Teacher marginals K and the later student's mean law P, `(n, S)` each; the x_j are drawn on the way."""
+        """Teacher marginals K and the later student's mean law P, `(n, S)` each; draws the x_j on the way."""
         p, b, d = self.problem, chunk.b, chunk.d
         teacher = later = None
         if p.needs_teacher and p.teacher is not None:
@@ -155,7 +156,7 @@ class Core:
 
 
 def normalise_(z: Tensor) -> Tensor:
-    """Logits `(n, L, S)` become log p(·; λ_i) in place; returns log p̄ `(n, S)`, the log of their mean over λ."""
+    """Logits `(n, L, S)` become log p(·; λ_i) in place; returns log p̄ `(n, S)`, p̄ their mean over λ."""
     count = z.shape[1]
     weight = z.sub_(z.amax(-1, keepdim=True)).exp()
     total = weight.sum(-1)

@@ -1,4 +1,4 @@
-"""The chunked loss as one node of torch's graph: its gradient is computed with its value, not by recording it."""
+"""The chunked loss as one node of torch's graph: the gradient is computed with the value, not recorded."""
 
 from __future__ import annotations
 

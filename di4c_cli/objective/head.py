@@ -1,4 +1,4 @@
-"""The way from hidden rows to logits and, for a gradient at the logits, back to hidden rows and head weights."""
+"""From hidden rows to logits and, with a gradient at the logits, back to hidden rows and head weights."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from di4c_cli.objective.targets import wide
 def head_of(network: nn.Module, hidden: Tensor) -> LinearHead | OpaqueHead:
     """The cheapest way back through a network's head.
 
-    A network whose logits are h·Wᵀ + b says so by a property `linear_head` -> (W, b): W `(V, H)` with the S real
-    symbols first, b `(V,)` or one row per position.
+    A network whose logits are h·Wᵀ + b says so by a property `linear_head` -> (W, b): W `(V, H)` with the S
+    real symbols first, b `(V,)` or one row per position.
     """
     if getattr(network, "linear_head", None) is not None:
         return LinearHead(network, hidden)
@@ -74,7 +74,8 @@ class LinearHead(Head):
                 weight_grad.addmm_(dz.T, h)
             else:
                 weight_grad += dz.T @ h
-            return dz @ self.weight[:symbols].to(self.work)
+            out: Tensor = dz @ self.weight[:symbols].to(self.work)
+        return out
 
 
 class OpaqueHead(Head):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ ROWS = 2
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of pass 1: b `(n,)`, configurations' symbols `(n, X)`, log_p `(n, L, S)`, log p̄, K and P `(n, S)`."""
+    """Rows of pass 1: b `(n,)`, configurations' symbols `(n, X)`, log_p `(n, L, S)`; the rest is `(n, S)`."""
 
     b: Tensor
     symbols: Tensor
@@ -27,8 +27,10 @@ class Rows:
 
     def take(self, wanted: Tensor) -> Rows:
         """Copies of the wanted rows, a bool `(n,)`."""
-        values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
-        return Rows(**{name: None if x is None else x[wanted] for name, x in values.items()})
+        teacher, later = (None if x is None else x[wanted] for x in (self.teacher, self.later))
+        return Rows(
+            self.b[wanted], self.symbols[wanted], self.log_p[wanted], self.log_mean[wanted], teacher, later
+        )
 
 
 class Probe:
@@ -72,7 +74,7 @@ class Probe:
 
 
 def correlation(sums: Sums) -> dict[str, Tensor]:
-    """Correlation captured in nats, log p - log p̄, and the effective number of λ, exp of their posterior's entropy."""
+    """Correlation captured in nats, log p - log p̄; effective number of λ, exp of the posterior's entropy."""
     out, captured = {}, sums.captured
     posterior = torch.softmax(sums.ratio, 1)
     effective = torch.exp(-torch.xlogy(posterior, posterior).sum(1))  # (B, X)
@@ -98,7 +100,7 @@ def pairwise_kl(log_p: Tensor) -> Tensor:
 
 
 def squared_gradients(sums: Sums, rows: Rows) -> dict[str, Tensor]:
-    """Squared norm of every weighted term's own gradient at the logits, summed over latents and symbols, `(n,)`."""
+    """Squared norm of every weighted term's own gradient at the logits of all latents, `(n,)`."""
     weights, variate = sums.problem.weights, sums.problem.control_variate
     nothing = Weights(**{name: torch.zeros_like(weights.distil) for name in TERMS})
     sparse = sums.sparse(rows.b, sums.at(rows.log_p, rows.symbols)).to(rows.log_p.dtype)

@@ -21,8 +21,8 @@ from di4c_cli.objective.times import Moments, alpha_at, draw_moments
 class Loss:
     """`total`: mean over the samples, with a graph. The rest is detached, `(B,)` each, by name.
 
-    `terms` are unweighted, but for `total`, each sample's weighted sum. `active` says which samples a term or a
-    health figure covers. `health`: correlation captured in nats on data and on consistency samples,
+    `terms` are unweighted, but for `total`, each sample's weighted sum. `active` says which samples a term
+    or a health figure covers. `health`: correlation captured in nats on data and on consistency samples,
     λ-sensitivity, effective number of λ, gradient norm of every weighted term at the logits.
     """
 
@@ -72,7 +72,7 @@ class Objective:
         return loss if small is None else self._with_distil(case, loss, *small, dropout)
 
     def weights(self, moments: Moments) -> Weights:
-        """Weights at t (eq. loss-maskgit, loss-sdtt); `both` has its distillation apart (eq. loss-cifar10)."""
+        """Weights at t (eq. loss-maskgit, loss-sdtt); `both` distils apart (eq. loss-cifar10)."""
         s, t = self.settings, moments.t
         small = torch.zeros_like(t, dtype=torch.bool) if s.branch == "both" else t <= moments.delta
         return Weights(
@@ -88,7 +88,7 @@ class Objective:
         return 1 / moments.step if isinstance(weight, str) else torch.full_like(moments.step, weight)
 
     def at_t(self, case: Case) -> Problem:
-        """Everything at t but the student: the teacher, x_u, and the student at u for the samples that need it."""
+        """Everything at t but the student: teacher, x_u, and the student at u where it is needed."""
         count, x_t, moments = self.settings.latents, case.x_t, case.moments
         weights = self.weights(moments)
         teacher, each = teacher_predictions(case.teacher, x_t, moments.t, case.label, count, case.noise)
@@ -145,8 +145,8 @@ class Objective:
     def at_delta(self, case: Case) -> tuple[Problem, Tensor]:
         """The distillation term of eq. loss-cifar10: each latent at its own small time δ and its own x_δ.
 
-        To the core these are B·L samples of one latent. All come from the x0 that x_t came from (section F.1.3).
-        A mixture teacher contributes one fresh λ to each: the gradient is linear in its law.
+        To the core these are B·L samples of one latent. All come from the x0 that x_t came from (section
+        F.1.3). A mixture teacher contributes one fresh λ to each: the gradient is linear in its law.
         """
         assert case.x0 is not None
         count = self.settings.latents

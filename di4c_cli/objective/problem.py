@@ -29,8 +29,8 @@ class Problem:
     """B samples with L latents each: everything that the student at t is compared with.
 
     `teacher`: predictions of x_t, numbers b·K + k for sample b, K = 1 for a product teacher. `student_u`:
-    predictions of x_u, numbers place[b]·L + j for the samples with place[b] ≥ 0. The j-th consistency sample x_j is
-    drawn from the j-th of these with `uniform` (B, L, D), or given as `samples` (B, M, D).
+    predictions of x_u, numbers place[b]·L + j for the samples with place[b] ≥ 0. The j-th consistency
+    sample x_j is drawn from the j-th of these with `uniform` (B, L, D), or given as `samples` (B, M, D).
     """
 
     x_t: Tensor

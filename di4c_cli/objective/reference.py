@@ -16,7 +16,7 @@ from di4c_cli.objective.times import Moments
 
 
 class Samples(Protocol):
-    """What the objective needs of a batch: numbered samples, x0 `(B, D)` if there is data, label `(B,)` if any."""
+    """What the objective needs of a batch: numbered samples, x0 `(B, D)` and label `(B,)` if any."""
 
     @property
     def index(self) -> list[int]: ...
@@ -39,7 +39,7 @@ class Reference:
 def draw_reference(
     settings: Settings, teacher: Denoiser, batch: Samples, moments: Moments, noise: Noise
 ) -> Reference:
-    """r_t by `settings.reference`: `data` corrupts x0, `teacher` runs the teacher down to t and, if needed, to 0."""
+    """r_t by `settings.reference`: `data` corrupts x0, `teacher` runs the teacher down to t, or on to 0."""
     if settings.reference == "data":
         if batch.x0 is None:
             raise UserError(
@@ -57,8 +57,8 @@ def trajectory(
 ) -> Reference:
     """The teacher's own samples at t: the r_t of theorem main on the grid {i / steps} ∪ {t}.
 
-    Each sample walks down the grid and makes its last step to its own t exactly; with `to_zero` it goes on from there
-    to x0. A sample's path does not depend on the others; finished samples cost nothing.
+    Each sample walks down the grid and makes its last step to its own t exactly; with `to_zero` it goes on
+    from there to x0. A sample's path does not depend on the others; finished samples cost nothing.
     """
     grid = [i / steps for i in range(steps, -1, -1)]
     x = teacher.process.prior(noise.uniform("reference/prior", teacher.length))

@@ -1,4 +1,4 @@
-"""Values of the Di4C loss: which terms, which times, how many latents. Plain data, checked once, without torch."""
+"""Values of the Di4C loss: terms, times, number of latents. Plain data, checked once, without torch."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Delta(Span):
 
 @dataclass(frozen=True)
 class Times:
-    """Distribution of t: uniform in [low, 1], or below δ with probability `small_share`; on a grid if there is one."""
+    """Distribution of t: uniform in [low, 1], or below δ with probability `small_share`; maybe on a grid."""
 
     low: float = 0.0
     grid: int | None = None

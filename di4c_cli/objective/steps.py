@@ -29,8 +29,8 @@ def teacher_predictions(
 ) -> tuple[Prediction, int]:
     """The teacher at x_t and the number of its predictions per sample.
 
-    One for a product teacher. A mixture (rounds ≥ 2) makes `count` with a fresh λ each: they are the Monte Carlo
-    marginals, and each of the steps to x_u takes its own (section iterative-di4c).
+    One for a product teacher. A mixture (rounds ≥ 2) makes `count` with a fresh λ each: they are the Monte
+    Carlo marginals, and each of the steps to x_u takes its own (section iterative-di4c).
     """
     lam = teacher.draw_latent(noise, "lam/teacher", count)
     if lam is None:
@@ -46,8 +46,9 @@ def analytical(
 ) -> Tensor:
     """x_u `(B, L, D)` by the analytical step (eq. dimiwise-analytical) from uniforms `(B, L, D, 2)`.
 
-    `prediction` holds `each` = 1 or L predictions per sample. Positions are worked in slices, so that the `(B, L, D, S)`
-    probabilities of a process without a mask never exist at once; `budget` is the size of a slice in bytes.
+    `prediction` holds `each` = 1 or L predictions per sample. Positions are worked in slices, so that the
+    `(B, L, D, S)` probabilities of a process without a mask never exist at once; `budget` is the size of a
+    slice in bytes.
     """
     shape = uniform.shape[:3]
     t, u = moments.t, moments.u

@@ -1,4 +1,4 @@
-"""What the student is pulled towards at a row: the teacher's marginals and the student's own law one step later."""
+"""What the student is pulled towards at a row: the teacher's marginals, the student's own law at u."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def averaged(
 
 
 def _mean(z: Tensor, place: Tensor, rows: int, count: int) -> Tensor:
-    """Softmax of z `(k, S)`, averaged over `count` places a row: `(rows, S)`. Leaves unnormalised weights in z.
+    """Softmax of z `(k, S)`, averaged over `count` places a row: `(rows, S)`. Leaves weights in z.
 
     `place` (k,) numbers the places 0 … rows·count - 1 that z fills; the others, known positions, add nothing.
     """
@@ -81,8 +81,9 @@ def _mean(z: Tensor, place: Tensor, rows: int, count: int) -> Tensor:
 def inverse_cdf(weight: Tensor, uniform: Tensor) -> Tensor:
     """Symbols `(k,)` from unnormalised non-negative weights `(k, S)` and uniforms `(k,)` in [0, 1).
 
-    Two levels: block sums find the block, a running sum in float64 the symbol inside it. Only the sums pass over all
-    of `weight`, which a plain running sum would have to write out in float64. A symbol of weight 0 is never drawn.
+    Two levels: block sums find the block, a running sum in float64 the symbol inside it. Only the sums pass
+    over all of `weight`, which a plain running sum would have to write out in float64. A symbol of weight 0
+    is never drawn.
     """
     rows, symbols = weight.shape
     if rows == 0:

@@ -1,8 +1,8 @@
 """Every term of the loss as sums over rows, and what each row contributes to the gradient.
 
-A row is an unknown position of one sample. X = M + 1 configurations are followed per sample: the M consistency
-samples, then x0. For a configuration x, Σ_d log p(x^d; λ_i) - log p̄(x^d) is accumulated, not the two sums: the
-correlation is their difference, exactly 0 for one latent.
+A row is an unknown position of one sample. X = M + 1 configurations are followed per sample: the M
+consistency samples, then x0. For a configuration x, Σ_d log p(x^d; λ_i) - log p̄(x^d) is accumulated, not
+the two sums: the correlation is their difference, exactly 0 for one latent.
 """
 
 from __future__ import annotations
@@ -85,11 +85,11 @@ class Sums:
 
     @property
     def captured(self) -> Tensor:
-        """log p(x) - log p̄(x) of the configurations, `(B, X)`: log-sum-exp over λ after the sum over positions."""
+        """log p(x) - log p̄(x) of the configurations, `(B, X)`: log-sum-exp over λ after the sum over d."""
         return torch.logsumexp(self.ratio, 1) - math.log(self.problem.latents)
 
     def terms(self) -> dict[str, Tensor]:
-        """Unweighted terms per sample, `(B,)`: eq. consis-cv, L_corr, L_marginal and the distillation surrogate."""
+        """Unweighted terms per sample, `(B,)`: eq. consis-cv, L_corr, eq. marginal-loss, distil surrogate."""
         p, captured = self.problem, self.captured
         out = {"distil": self.rows["distil"], "marginal": self.rows["marginal"]}
         first = captured[:, : self.draws]
@@ -108,10 +108,11 @@ class Sums:
         return out
 
     def sparse(self, b: Tensor, single: Tensor) -> Tensor:
-        """Pull of the configurations' symbols on the logits, `(n, L, X)`, from `single` = log p(x; λ_i) there.
+        """Pull of the configurations' symbols on the logits, `(n, L, X)`; `single` = log p(x; λ_i) there.
 
-        ∂(log p̄ - log p)/∂z_i = (w_i - v_i)(p_i - 1_x): w_i is λ_i's posterior given the whole configuration, v_i
-        given the symbol at this row alone. Without a variate v_i is absent; the convex bound has 1/L instead.
+        ∂(log p̄ - log p)/∂z_i = (w_i - v_i)(p_i - 1_x): w_i is λ_i's posterior given the whole
+        configuration, v_i given the symbol at this row alone. Without a variate v_i is absent; the convex
+        bound has 1/L instead.
         """
         p = self.problem
         joint = torch.softmax(self.ratio, 1)[b]
@@ -161,9 +162,9 @@ def logit_gradient(
 ) -> Tensor:
     """Gradient at the logits `(n, L, S)`, written over log_p.
 
-    Every term has the form c_i p_i - G_i with c_i = Σ_s G_i. G collects R p_i / (L p̄) from cross-entropies of the
-    marginal, law/L from those of single λ, and the sparse weights `(n, L, X)` at `symbols` (n, X). In logarithms, so
-    that a symbol which every λ holds for impossible still pulls.
+    Every term has the form c_i p_i - G_i with c_i = Σ_s G_i. G collects R p_i / (L p̄) from cross-entropies
+    of the marginal, law/L from those of single λ, and the sparse weights `(n, L, X)` at `symbols` (n, X).
+    In logarithms, so that a symbol which every λ holds for impossible still pulls.
     """
     count = log_p.shape[1]
     level = sparse.sum(-1, keepdim=True)

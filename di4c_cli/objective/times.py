@@ -14,7 +14,7 @@ from di4c_cli.objective.settings import Alpha, Delta, Settings, Span, Times
 
 @dataclass(frozen=True)
 class Moments:
-    """Times of one batch: t, u = max(t - Δt, 0) and Δt `(B,)`; δ `(B,)` for branch `split`, `(B, L)` for `both`."""
+    """Times of one batch `(B,)`: t, u = max(t - Δt, 0), Δt and δ; in branch `both` δ is `(B, L)`."""
 
     t: Tensor
     u: Tensor
@@ -47,7 +47,7 @@ def draw_step(step: Span, place: Tensor) -> Tensor:
 
 
 def draw_time(times: Times, low: Tensor, delta: Tensor, choose: Tensor, place: Tensor) -> Tensor:
-    """t `(B,)`: uniform in [low, 1], or δ r with probability `small_share` and δ + (1-δ) r else (section F.3.2).
+    """t `(B,)`: uniform in [low, 1], or δ r with probability `small_share`, else δ + (1-δ) r (F.3.2).
 
     With a grid, t = (1 + ⌊grid t*⌋) / grid, so that 0 is never drawn and 1 is.
     """

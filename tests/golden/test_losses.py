@@ -94,7 +94,7 @@ def test_masked_sdtt(golden: Path, prefix: str) -> None:
 
 
 def test_masked_maskgit_as_published(golden: Path) -> None:
-    """The published loss counts known positions and the mask's class: to the core, symbols that are never known."""
+    """The published loss counts known positions and the mask's class: to the core, nothing is known."""
     g = load_file(golden / "losses" / "masked_maskgit.safetensors")
     symbols = g["student_t_logits"].shape[-1]
     process, t = Everything(symbols), 1 - g["r"]

@@ -1,4 +1,4 @@
-"""A masked world small enough to list: S = 3, D = 3, a table of logits for every x_t and every λ of a grid."""
+"""A masked world small enough to list: S = 3, D = 3, a table of logits for every x_t and λ of a grid."""
 
 from __future__ import annotations
 

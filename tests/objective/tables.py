@@ -26,10 +26,12 @@ def stored(logits: Tensor, x: Tensor, process: Process) -> Prediction:
 class Everything(Process):
     """Positions of S symbols none of which is ever known; only `unknown` is of use."""
 
-    config: dict[str, Any] = {}
-
     def __init__(self, symbols: int) -> None:
         self.symbols = symbols
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return {}
 
     def prior(self, uniform: Tensor) -> Tensor:
         raise NotImplementedError

@@ -1,14 +1,16 @@
 """Estimators against exact sums over all configurations.
 
-Given its λ set every estimator is unbiased: value and gradient are compared with the exact ones, |z| < 4.5 for each
-number (a true hypothesis fails with probability 7e-6 per number; the seeds are fixed). Against the exact E_λ the log of an
-L-average is biased by Jensen's inequality: that bias is measured and must shrink with L.
+Given its λ set every estimator is unbiased: value and gradient are compared with the exact ones, |z| < 4.5
+for each number (a true hypothesis fails with probability 7e-6 per number; the seeds are fixed). Against the
+exact E_λ the log of an L-average is biased by Jensen's inequality: that bias is measured and must shrink
+with L.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -75,7 +77,7 @@ def exact_loss(logits: Tensor, law: Tensor) -> Tensor:
 
 
 def z_scores(values: Tensor, exact: Tensor) -> Tensor:
-    """Standardised difference of the mean over the first dimension; 0 where nothing varies and nothing differs."""
+    """Standardised difference of the mean over the first dimension from its exact value."""
     error = values.std(0) / math.sqrt(len(values))
     return (values.mean(0) - exact) / error.clamp_min(1e-12)
 
@@ -98,7 +100,8 @@ def test_consistency_is_unbiased_given_its_latents(variate: str) -> None:
 def test_control_variate_lowers_the_variance(model: Denoiser, share: float, record_property: Any) -> None:
     """Variance over x_u, λ' and x_j for one λ set: of the value, and of the gradient summed over its entries.
 
-    `share`: what the variate must at most leave. The less correlation the mixture holds, the more it takes away.
+    `share`: what the variate must at most leave. The less correlation the mixture holds, the more it takes
+    away.
     """
     value, gradient = {}, {}
     for variate in VARIATES:
@@ -114,7 +117,7 @@ def test_control_variate_lowers_the_variance(model: Denoiser, share: float, reco
 
 
 def test_bias_against_all_latents_shrinks_with_their_number(record_property: Any) -> None:
-    """E over λ sets of the estimate minus H(q, E_λ p): positive, and each doubling of L lowers it beyond doubt."""
+    """E over λ sets of the estimate minus H(q, E_λ p): positive, each doubling of L lowers it."""
     law = target_law(TEACHER, STUDENT, X_T, T, U)
     exact = -(law * clean_laws(STUDENT, X_T[None])[0].mean(0).log()).sum()
     biases = []
@@ -124,13 +127,13 @@ def test_bias_against_all_latents_shrinks_with_their_number(record_property: Any
         biases.append((float(estimate.mean()), float(estimate.std()) / math.sqrt(len(estimate))))
     print("bias by L", dict(zip((1, 2, 4, 8, 16), biases)))
     record_property("bias", biases)
-    for (large, error), (small, other) in zip(biases, biases[1:]):
+    for (large, error), (small, other) in pairwise(biases):
         assert large - small > 4.5 * math.hypot(error, other)
     assert biases[0][0] > 10 * biases[-1][0] > 0
 
 
 def test_correlation_on_data_is_unbiased_given_its_latents() -> None:
-    """L_corr over x0 drawn from a law with correlations: mean of the estimates against the exact expectation."""
+    """L_corr over x0 from a law with correlations: mean of the estimates, exact expectation."""
     g = torch.Generator().manual_seed(5)
     law = torch.randn(len(DATA), generator=g, dtype=torch.float64).mul(2).softmax(0)
     problem, ours = draws("marginal")

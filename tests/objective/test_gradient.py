@@ -1,4 +1,4 @@
-"""Value and gradient of the chunked loss against the dense textbook one, to 1e-10 in float64, for every option."""
+"""Value and gradient of the chunked loss against the dense one, to 1e-10 in float64, for every option."""
 
 from __future__ import annotations
 

@@ -77,7 +77,14 @@ def finite(out: Outcome) -> None:
     dtype=st.sampled_from([torch.float32, torch.float64]),
 )
 def test_finite(
-    seed: int, symbols: int, length: int, latents: int, masked: float, size: float, variate: str, dtype: torch.dtype
+    seed: int,
+    symbols: int,
+    length: int,
+    latents: int,
+    masked: float,
+    size: float,
+    variate: str,
+    dtype: torch.dtype,
 ) -> None:
     """Logits up to thousands: probabilities far below what float32 (and float64) can hold."""
     g = torch.Generator().manual_seed(seed)
@@ -111,7 +118,7 @@ def test_float32_agrees_with_float64(seed: int, variate: str, size: float) -> No
 
 
 def test_impossible_symbol_still_pulls() -> None:
-    """All λ give the teacher's symbol probability e^-300: the gradient must lead back to it, in float32 too."""
+    """All λ give the teacher's symbol probability e^-300: the gradient leads back to it, in float32 too."""
     one, process = torch.ones(1, dtype=torch.float64), Masked(2)
     x = torch.full((2, 1), 2)
     problem = Problem(
@@ -175,7 +182,7 @@ def test_inverse_cdf(seed: int, symbols: int, holes: float) -> None:
 
 
 def test_half_precision_network_under_autocast() -> None:
-    """bfloat16 products, float32 log-probabilities: near the float32 loss, gradients of the weights' dtype."""
+    """bfloat16 products, float32 log-probabilities: near the float32 loss, gradients in float32."""
     from worlds import case, denoiser
 
     base = case("dit")

@@ -38,7 +38,9 @@ def denoiser(kind: str, mixture: bool, seed: int = 0, dtype: torch.dtype = torch
     process: Process = Gaussian(9) if kind == "unet" else Masked(int(str(config["symbols"])))
     if mixture:
         config["latent"] = {"inject": "film"}
-    network = build(config).to(dtype)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        network = build(config).to(dtype)
     scatter(network, seed, 0.1 if kind == "unet" else 0.3)
     return Denoiser(network, process, Latent() if mixture else None, labels=3 if kind == "maskgit" else None)
 

@@ -1,7 +1,7 @@
 """Spaces small enough to list: exact denoisers, their compositions and distances (paper sections 4, C, D).
 
-A distribution is a vector over configurations, a conditional law p(y|x) a matrix with the condition x in its rows, so
-that composition is a matrix product from left to right.
+A distribution is a vector over configurations, a conditional law p(y|x) a matrix with the condition x in
+its rows, so that composition is a matrix product from left to right.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Example:
         return (joint / joint.sum(0)).T
 
     def analytical(self, t: float, s: float) -> Tensor:
-        """p_{s|t} `(4, 4)`: one analytical step of the product model with the true marginals, by our process."""
+        """p_{s|t} `(4, 4)`: one analytical step of the product model with the true marginals."""
         p0 = marginals(self.true_denoiser(t, 0.0), 2, 2)
         times = (torch.full((4,), value, dtype=torch.float64) for value in (t, s))
         return product(self.process.posterior(p0, TWO, *times))
@@ -101,7 +101,7 @@ class Example:
 
 
 class Student(torch.nn.Module):
-    """p(x_δ|x_{t_n}) for n = 1..N as a mixture of `latents` equally weighted products: one table of logits."""
+    """p(x_δ|x_{t_n}) for n = 1..N as a mixture of `latents` equally weighted products: one table."""
 
     def __init__(self, steps: int, latents: int, seed: int = 0) -> None:
         super().__init__()
@@ -115,9 +115,10 @@ class Student(torch.nn.Module):
 
 
 def distil(example: Example, steps: int, latents: int, iterations: int, lr: float = 0.05) -> dict[str, float]:
-    """Train a tabular student on the enumerated losses of theorem main; how far its one step is from the teacher.
+    """Train a tabular student on the enumerated losses of theorem main; distances of its one step.
 
-    L_distil at t_1 and L_consis at t_2..t_N under the teacher's own r_t, with a stopped gradient on the target.
+    L_distil at t_1 and L_consis at t_2..t_N under the teacher's own r_t, with a stopped gradient on the
+    target.
     """
     times = example.grid(steps)
     teacher = torch.stack([example.analytical(t, s) for s, t in itertools.pairwise(times)])  # (N, 4, 4)

@@ -47,7 +47,9 @@ def test_theorem_1_error_falls_as_one_over_n() -> None:
             assert error >= constant / n
 
 
-def random_products(shape: tuple[int, ...], length: int, symbols: int, sharp: Tensor, g: torch.Generator) -> Tensor:
+def random_products(
+    shape: tuple[int, ...], length: int, symbols: int, sharp: Tensor, g: torch.Generator
+) -> Tensor:
     """Product laws `(*shape, S^D)`; `sharp` (cases,) from flat to nearly certain."""
     logits = torch.randn(*shape, length, symbols, generator=g, dtype=torch.float64)
     return product((logits * sharp.view(-1, *[1] * (logits.dim() - 1))).softmax(-1))
@@ -55,7 +57,7 @@ def random_products(shape: tuple[int, ...], length: int, symbols: int, sharp: Te
 
 @pytest.mark.parametrize(("length", "symbols", "cases"), [(2, 2, 4000), (3, 2, 3000), (2, 3, 3000)])
 def test_theorem_2_inequality(length: int, symbols: int, cases: int) -> None:
-    """eq. main-ineq in 10 000 random cases: N from 1 to 5 steps, students from arbitrary to nearly perfect."""
+    """eq. main-ineq in 10 000 random cases: 1 to 5 steps, students from arbitrary to nearly perfect."""
     g = torch.Generator().manual_seed(length * 10 + symbols)
     states, tightest = symbols**length, 0.0
     per = cases // 5
@@ -84,7 +86,7 @@ def test_theorem_2_inequality(length: int, symbols: int, cases: int) -> None:
 
 
 def test_theorem_2_sixteen_latents_learn_eight_steps() -> None:
-    """The enumerated losses take a tabular mixture to the 8-step teacher in one step; two latents cannot hold it."""
+    """The enumerated losses take a mixture to the 8-step teacher in one step; two latents cannot."""
     many = distil(EXAMPLE, steps=8, latents=16, iterations=1200, lr=0.1)
     few = distil(EXAMPLE, steps=8, latents=2, iterations=1200, lr=0.1)
     assert many["one_step_teacher"] == pytest.approx(0.239, abs=5e-4)
