@@ -45,8 +45,9 @@ INERT = (
 """Read as `Ignored`: early Lightning files use such classes as dictionary keys. Nothing is imported."""
 
 ALLOWED = re.compile(
-    r"collections OrderedDict|torch\.nn\.parameter Parameter"
-    r"|torch\._utils _rebuild_(tensor_v2|tensor|parameter)"
+    r"collections (OrderedDict|Counter)|(builtins|__builtin__) (set|complex)|_codecs encode"
+    r"|torch\._utils _rebuild_(tensor|tensor_v2|tensor_v3|parameter|parameter_with_state)"
+    r"|torch\._tensor _rebuild_from_type_v2|torch\.nn\.parameter Parameter|torch\.serialization _get_layout"
     r"|torch(\.storage)? \w*Storage|torch (Size|device|b?float\d*|half|double|u?int\d+|long|short|char|bool)"
 )
 """All a checkpoint needs. Torch's list is longer: its `bytearray`, for one, can be asked for 10^12 bytes."""

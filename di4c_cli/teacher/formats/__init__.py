@@ -21,7 +21,7 @@ def find(source: Source, extra: tuple[ModuleType, ...] = ()) -> ModuleType:
     if vqgan.detect(source):
         raise TokenizerOnly(
             f"{source.name} is an image tokenizer, not a teacher.",
-            "Name it with --vqgan beside a MaskGIT transformer.",
+            "Use `di4c convert` on a MaskGIT transformer with --vqgan.",
         )
     names = ", ".join(path.name for path in source.files[:4]) or "nothing"
     raise UserError(

@@ -83,7 +83,10 @@ def bundle(
     agree(found, {name: value for name, value in settings.items() if name != "length"}, where)
     heads = options.heads or found.get("heads") or settings.get("heads")
     if type(heads) is not int or heads < 1:
-        raise UserError(f"{where} does not tell its number of attention heads.", "Give it with --heads.")
+        raise UserError(
+            f"{where} does not tell its number of attention heads.",
+            "Use `di4c convert` with --heads and name what it writes.",
+        )
     codec, folder = text_codec(found["symbols"], tokenizer, options)
     student = LATENT in kept
     config = ModelConfig(

@@ -91,11 +91,14 @@ def sizes(
     if not 1 <= codes <= rows - 2:
         raise UserError(
             f"{where} has a table of {rows} rows, which does not tell its number of image codes.",
-            "Give it with --codes, or the tokenizer with --vqgan.",
+            "Use `di4c convert` with --codes, or with --vqgan and the tokenizer.",
         )
     heads = options.heads or (PUBLISHED_HEADS if width == PUBLISHED_WIDTH else None)
     if heads is None:
-        raise UserError(f"{where} does not record its number of attention heads.", "Give it with --heads.")
+        raise UserError(
+            f"{where} does not record its number of attention heads.",
+            "Use `di4c convert` with --heads and name what it writes.",
+        )
     depth = len({name.split(".")[2] for name in tensors if name.startswith("transformer.layers.")})
     return {
         "type": "maskgit",

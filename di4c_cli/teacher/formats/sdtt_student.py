@@ -58,7 +58,10 @@ def averaged(checkpoint: dict[str, Any], names: list[str], path: Path) -> dict[s
     shadow = ema.get("shadow_params") if isinstance(ema, dict) else None
     parameters = [name for name in names if not name.endswith(dit.BUFFER)]
     if not isinstance(shadow, list) or len(shadow) != len(parameters):
-        raise UserError(f"{path.name} holds no complete EMA.", "Load it with --weights live.")
+        raise UserError(
+            f"{path.name} holds no complete EMA.",
+            "Use `di4c convert` with --weights live and name what it writes.",
+        )
     for name, tensor in zip(parameters, shadow):
         safe.check_plain(tensor, name, path.name)
     return dict(zip(parameters, shadow))

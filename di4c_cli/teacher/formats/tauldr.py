@@ -138,7 +138,10 @@ def averaged(stored: dict[str, Any], names: list[str], path: Path) -> dict[str, 
     """The EMA under the names of the live weights; there are no buffers, so the two lists run in step."""
     shadow = stored.get("ema_shadow_params")
     if not isinstance(shadow, list) or len(shadow) != len(names):
-        raise UserError(f"{path.name} holds no complete EMA.", "Load it with --weights live.")
+        raise UserError(
+            f"{path.name} holds no complete EMA.",
+            "Use `di4c convert` with --weights live and name what it writes.",
+        )
     for name, tensor in zip(names, shadow):
         safe.check_plain(tensor, name, path.name)
     return dict(zip(names, shadow))
