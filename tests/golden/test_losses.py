@@ -1,8 +1,12 @@
-"""Every loss term and variant of the published code, from the objective's own parts, to 1e-9 in float64."""
+"""Every loss term and variant of the published code, from the objective's own parts, to 1e-9 in float64.
+
+The totals are the paper's compositions as settings: `Objective.weights` decides, the core adds up.
+"""
 
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,29 +18,52 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "objective"))
 from tables import Everything, flat, ones, stored
 
 from di4c_cli.objective.core import Core
+from di4c_cli.objective.loss import Objective
 from di4c_cli.objective.problem import Outcome, Problem, Weights
-from di4c_cli.objective.settings import Alpha
-from di4c_cli.objective.times import alpha_at
+from di4c_cli.objective.settings import Alpha, Delta, Settings, Span
+from di4c_cli.objective.times import Moments, alpha_at
 from di4c_cli.process import Masked, Process
 
 Tensors = dict[str, Tensor]
+SDTT = Settings(delta=Delta(0.02, 0.02), alpha=Alpha("sigmoid", 0.1))
+MASKGIT = Settings(
+    delta=Delta(0.05, 0.05), step=Span(0.05, 0.05), distil_weight="1/step", alpha=Alpha("sigmoid", 0.1)
+)
+TAULDR = Settings(branch="both", delta=Delta(0.01, 0.02, 0.5), step=Span(0.001, 0.01), alpha=Alpha("sigmoid"))
 
 
 def close(value: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(value.double(), expected.double(), rtol=0, atol=1e-9)
 
 
+def weights(settings: Settings, t: Tensor, variate: str) -> Weights:
+    """The weights of the settings at t; published runs without a variate have no marginal term either."""
+    bare = replace(settings, marginal_weight=0.0) if variate == "none" else settings
+    full = torch.full_like
+    moments = Moments(t, t, full(t, settings.step.low), full(t, settings.delta.low))
+    return Objective(bare).weights(moments)
+
+
 def outcome(
-    g: Tensors, process: Process, x_t: Tensor, x_u: Tensor, variate: str, teacher: Tensor, symbols: int
+    g: Tensors,
+    process: Process,
+    x_t: Tensor,
+    x_u: Tensor,
+    variate: str,
+    teacher: Tensor,
+    chosen: Weights | None = None,
 ) -> Outcome:
-    """All terms of all samples; logits beyond `symbols` (the mask's) are left out."""
+    """The core on stored tensors, all terms of all samples unless weights are given.
+
+    Logits beyond the process's symbols, the mask's, are left out.
+    """
     batch, latents = g["student_t_logits"].shape[:2]
-    each = teacher.shape[1]
+    each, symbols = teacher.shape[1], process.symbols
     student = stored(flat(g["student_t_logits"])[..., :symbols], x_t.repeat_interleave(latents, 0), process)
     problem = Problem(
         x_t=x_t,
         latents=latents,
-        weights=Weights(*[ones(batch)] * 4),
+        weights=chosen or Weights(*[ones(batch)] * 4),
         control_variate=variate,
         teacher=stored(flat(teacher)[..., :symbols], x_t.repeat_interleave(each, 0), process),
         teacher_latents=each,
@@ -62,87 +89,77 @@ def check_terms(out: Outcome, bare: Outcome, g: Tensors, prefix: str = "") -> No
     assert float(bare.terms["consis_indep"].abs().max()) == 0
 
 
-def alphas(g: Tensors, t: Tensor, scale: float, names: dict[str, str], prefix: str = "") -> None:
+def check_alphas(g: Tensors, t: Tensor, scale: float, names: dict[str, str], prefix: str = "") -> None:
     for kind, name in names.items():
-        expected = g[f"{prefix}out.{name}"]
-        close(alpha_at(Alpha(kind, scale), t), expected.expand(t.shape))
+        close(alpha_at(Alpha(kind, scale), t), g[f"{prefix}out.{name}"].expand(t.shape))
 
 
-@pytest.mark.parametrize("prefix", ["", "teacher_mix."])
+SCALED = {
+    "sigmoid": "alpha_t_sigmoid_times_const",
+    "linear": "alpha_t_linear_times_const",
+    "const": "alpha_t_const",
+}
+
+
+@pytest.mark.parametrize("prefix", ["", "teacher_mix."], ids=["product", "mixture"])
 def test_masked_sdtt(golden: Path, prefix: str) -> None:
     g = load_file(golden / "losses" / "masked_sdtt.safetensors")
-    symbols = g["student_t_logits"].shape[-1] - 1
-    process = Masked(symbols)
+    process, t = Masked(g["student_t_logits"].shape[-1] - 1), g["t"]
     teacher = g["teacher_lam_logits"] if prefix else g["teacher_logits"][:, None]
-    out, bare = (
-        outcome(g, process, g["xt"], g["xs"], variate, teacher, symbols) for variate in ("marginal", "none")
-    )
+    inputs = (g, process, g["xt"], g["xs"])
+    out, bare = (outcome(*inputs, variate, teacher) for variate in ("marginal", "none"))
     check_terms(out, bare, g, prefix)
-    close(out.terms["distil"], g[f"{prefix}out.distil"])
-    close(out.terms["consis"], g[f"{prefix}out.consis"])
-    names = {"sigmoid": "alpha_t_sigmoid_times_const", "linear": "alpha_t_linear_times_const"}
-    alphas(g, g["t"], 0.1, names | {"const": "alpha_t_const"}, prefix)
-    alpha = alpha_at(Alpha("sigmoid", 0.1), g["t"])
-    close(alpha_at(Alpha("sigmoid"), g["t"]), g["alpha_t_sigmoid"])
-    weighted = alpha * out.terms["corr"] + out.terms["marginal"]
+    for name, key in {"distil": "distil", "consis": "consis", "nll": "data_pointwise_nll"}.items():
+        close(out.terms[name], g[f"{prefix}out.{key}"])
+    check_alphas(g, t, 0.1, SCALED, prefix)
+    close(alpha_at(Alpha("sigmoid"), t), g["alpha_t_sigmoid"])
+    weighted = alpha_at(SDTT.alpha, t) * out.terms["corr"] + out.terms["marginal"]
     close(weighted, g[f"{prefix}out.data_weighted"])
-    small = g["t"] < 0.02
-    close(weighted + torch.where(small, out.terms["distil"], out.terms["consis"]), g[f"{prefix}out.total"])
-    plain = alpha * bare.terms["corr"] + torch.where(small, bare.terms["distil"], bare.terms["consis"])
-    close(plain, g[f"{prefix}out.total_nocv"])
-    print(out.terms["nll"], g[f"{prefix}out.data_pointwise_nll"])
+    for variate, key in (("marginal", "total"), ("none", "total_nocv")):
+        close(outcome(*inputs, variate, teacher, weights(SDTT, t, variate)).total, g[f"{prefix}out.{key}"])
 
 
 def test_masked_maskgit_as_published(golden: Path) -> None:
     """The published loss counts known positions and the mask's class: to the core, nothing is known."""
     g = load_file(golden / "losses" / "masked_maskgit.safetensors")
-    symbols = g["student_t_logits"].shape[-1]
-    process, t = Everything(symbols), 1 - g["r"]
-    out, bare = (
-        outcome(g, process, g["x0"], g["x_0_samples"], v, g["teacher_logits"][:, None], symbols)
-        for v in ("marginal", "none")
-    )
-    small = g["r"] >= 1 - 0.05
-    close(out.terms["distil"], g["out.distil_unweighted"])
-    close(out.terms["consis"], g["out.consis_unweighted"])
-    for name in ("distil", "consis"):
-        close(
-            small * 20 * out.terms["distil"] if name == "distil" else ~small * out.terms["consis"],
-            g[f"out.{name}"],
-        )
+    process, t = Everything(g["student_t_logits"].shape[-1]), 1 - g["r"]
+    inputs, teacher = (g, process, g["x0"], g["x_0_samples"]), g["teacher_logits"][:, None]
+    out, bare = (outcome(*inputs, variate, teacher) for variate in ("marginal", "none"))
     check_terms(out, bare, g)
-    alphas(g, t, 0.1, {"sigmoid": "alpha_t_sigmoid_times_const", "linear": "alpha_t_linear_times_const"})
+    chosen = weights(MASKGIT, t, "marginal")
+    close((chosen.distil != 0).double(), g["out.distil_branch"])
+    for name in ("distil", "consis"):
+        close(out.terms[name], g[f"out.{name}_unweighted"])
+        close(getattr(chosen, name) * out.terms[name], g[f"out.{name}"])
+    check_alphas(g, t, 0.1, SCALED)
+    close(alpha_at(Alpha("sigmoid"), t), g["alpha_t_sigmoid"])
+    close(chosen.corr * out.terms["corr"] + out.terms["marginal"], g["out.data_weighted"])
+    for variate, key in (("marginal", "total_mean"), ("none", "total_mean_nocv")):
+        close(outcome(*inputs, variate, teacher, weights(MASKGIT, t, variate)).total.mean(), g[f"out.{key}"])
+
+
+def small_times(g: Tensors, process: Process) -> Tensor:
+    """The distillation term of the pixel world: every latent has a time, an x and a teacher of its own."""
+    batch, latents = g["student_t_logits"].shape[:2]
+    x, one = g["x0"].repeat_interleave(latents, 0), ones(batch * latents)
+    teacher = stored(flat(g["teacher_mint_logits"]), x, process)
+    problem = Problem(x, 1, Weights(one, 0 * one, 0 * one, 0 * one), teacher=teacher)
+    out = Core(problem, stored(flat(g["student_mint_logits"]), x, process)).run(gradient=False)
+    return out.terms["distil"].view(batch, latents).mean(1)
 
 
 def test_gaussian_tauldr(golden: Path) -> None:
     g = load_file(golden / "losses" / "gaussian_tauldr.safetensors")
-    batch, latents = g["student_t_logits"].shape[:2]
-    symbols = g["student_t_logits"].shape[-1]
-    process = Everything(symbols)
-    out, bare = (
-        outcome(g, process, g["x0"], g["x_0_samples"], v, g["teacher_logits"][:, None], symbols)
-        for v in ("marginal", "none")
-    )
+    process, t = Everything(g["student_t_logits"].shape[-1]), g["t"]
+    inputs, teacher = (g, process, g["x0"], g["x_0_samples"]), g["teacher_logits"][:, None]
+    out, bare = (outcome(*inputs, variate, teacher) for variate in ("marginal", "none"))
     check_terms(out, bare, g)
     close(out.terms["consis"], g["out.consis"])
-    x = g["x0"].repeat_interleave(latents, 0)
-    zero = torch.zeros(batch * latents, dtype=torch.float64)
-    small = Problem(
-        x,
-        1,
-        Weights(ones(batch * latents), zero, zero, zero),
-        teacher=stored(flat(g["teacher_mint_logits"]), x, process),
-    )
-    distil = (
-        Core(small, stored(flat(g["student_mint_logits"]), x, process)).run(gradient=False).terms["distil"]
-    )
-    distil = distil.view(batch, latents).mean(1)
+    distil = small_times(g, process)
     close(distil, g["out.distil"])
-    alphas(
-        g, g["t"], 1.0, {"sigmoid": "alpha_t_sigmoid", "linear": "alpha_t_linear", "const": "alpha_t_none"}
-    )
-    alpha = alpha_at(Alpha("sigmoid"), g["t"])
-    weighted = alpha * out.terms["corr"] + out.terms["marginal"]
+    check_alphas(g, t, 1.0, {"sigmoid": "alpha_t_sigmoid", "linear": "alpha_t_linear", "const": "alpha_t_none"})
+    weighted = alpha_at(TAULDR.alpha, t) * out.terms["corr"] + out.terms["marginal"]
     close(weighted, g["out.data_weighted"])
-    close((weighted + distil + out.terms["consis"]).mean(), g["out.total_mean"])
-    close((alpha * bare.terms["corr"] + distil + bare.terms["consis"]).mean(), g["out.total_mean_nocv"])
+    for variate, key in (("marginal", "total_mean"), ("none", "total_mean_nocv")):
+        total = outcome(*inputs, variate, teacher, weights(TAULDR, t, variate)).total
+        close((total + distil).mean(), g[f"out.{key}"])
