@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from di4c_cli.errors import UserError
+from di4c_cli.network.base import Network
 from di4c_cli.noise import Noise
 from di4c_cli.process import Process, all_rows
 
@@ -47,8 +48,7 @@ class Prediction:
 
     def logits(self, b: Tensor, d: Tensor) -> Tensor:
         """`(n, S)` unnormalised log-probabilities at rows `(b, d)`."""
-        out: Tensor = self.network.head(self.hidden[b, d], d)
-        return out
+        return cast(Network, self.network).head(self.hidden[b, d], d)
 
     def log_probs(self, b: Tensor, d: Tensor) -> Tensor:
         """`(n, S)` log p(x0^d|xt) at rows `(b, d)`, in float32 or wider."""
@@ -92,7 +92,7 @@ class Denoiser(nn.Module):
 
     @property
     def length(self) -> int:
-        return int(self.network.length)
+        return cast(Network, self.network).length
 
     @property
     def dtype(self) -> torch.dtype:
@@ -127,5 +127,4 @@ class Denoiser(nn.Module):
         self, x_t: Tensor, t: Tensor, label: Tensor | None = None, lam: Tensor | None = None
     ) -> Tensor:
         """Hidden states `(B, D, H)`; the call that wrappers (DDP, autocast, compile) see."""
-        out: Tensor = self.network.body(x_t, t.to(self.time_dtype), label, lam)
-        return out
+        return cast(Network, self.network).body(x_t, t.to(self.time_dtype), label, lam)

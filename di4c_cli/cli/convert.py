@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -45,7 +45,7 @@ def convert(
     guarded(lambda: _convert(source, target, options, force, verbose))
 
 
-def _convert(source: str, target: Path, options: dict[str, object], force: bool, verbose: bool) -> None:
+def _convert(source: str, target: Path, options: dict[str, Any], force: bool, verbose: bool) -> None:
     from di4c_cli.teacher.convert import convert as write
 
     if target.exists() and not (force and (target / "config.json").is_file()) and not _empty(target):

@@ -42,9 +42,9 @@ def figure(interval: Interval, better: str, unit: str = "", note: str = "") -> F
         se=interval.se,
         low=interval.low,
         high=interval.high,
-        interval=interval.method,  # type: ignore[arg-type]
+        interval=interval.method,
         bias=interval.bias,
-        better=better,  # type: ignore[arg-type]
+        better=better,
         unit=unit,
         note=note,
     )
