@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from di4c_cli.config import SamplingDefaults
 from di4c_cli.denoiser import Denoiser
 from di4c_cli.noise import Noise
 from di4c_cli.process import Markov, Masked
@@ -19,7 +18,7 @@ from di4c_cli.sampler.grid import gumbel_scale, reveal_counts, times
 from di4c_cli.sampler.predictor import Predictor
 from di4c_cli.sampler.published import RowNoise
 from di4c_cli.sampler.rows import Draws
-from di4c_cli.sampler.settings import Settings, resolve
+from di4c_cli.sampler.settings import Defaults, Settings, resolve
 from di4c_cli.sampler.tau import corrector_step, tau_step
 
 Watch = Callable[[int, float, Tensor], None]
@@ -57,7 +56,7 @@ def sample(
 
 def sample_many(
     denoiser: Denoiser,
-    defaults: SamplingDefaults,
+    defaults: Defaults,
     n: int,
     steps: int | None = None,
     seed: int = 0,

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Any, Protocol
 
-from di4c_cli.config import SamplingDefaults
 from di4c_cli.errors import UserError
 
 SAMPLERS = ("analytical", "confidence", "tau-leaping")
@@ -99,15 +98,22 @@ class Settings:
         return values
 
 
+class Defaults(Protocol):
+    """A model's own way of sampling, as its config.json records it (`config.SamplingDefaults`)."""
+
+    def model_dump(self) -> dict[str, Any]:
+        """Its fields, named as those of `Settings`."""
+
+
 def resolve(
-    defaults: SamplingDefaults, length: int, steps: int | None = None, labelled: bool = False, **options: Any
+    defaults: Defaults, length: int, steps: int | None = None, labelled: bool = False, **options: Any
 ) -> Settings:
     """The settings for one request: what is asked for, else the model's defaults. None is not asking.
 
     A default guidance needs a label; without one the model is sampled as it is. The default tile is meant for
     short sequences.
     """
-    values = defaults.model_dump(include={field.name for field in fields(Settings)})
+    values = defaults.model_dump()
     if not labelled:
         values["guidance"] = 0.0
     if length >= LONG:
