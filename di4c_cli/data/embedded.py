@@ -14,7 +14,7 @@ from di4c_cli import embedded
 from di4c_cli.errors import UserError
 
 HELD_OUT_DIGITS = 500
-TEXT_LENGTH = 32
+TEXT_LENGTH = 16
 PIXEL_LEVELS = {"tiny-digits": 8, "tiny-pixels": 16}
 
 
@@ -70,16 +70,16 @@ def speech_lines() -> tuple[list[str], list[str]]:
 
 
 def _speeches() -> World:
-    """Windows of `TEXT_LENGTH` units that start at a word, half overlapping in training."""
+    """Windows of `TEXT_LENGTH` consecutive words and marks, all among the 1500 most frequent ones."""
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(embedded.asset("text-units.json")))
+    unknown = tokenizer.token_to_id("[MASK]")
     parts = []
-    for lines, stride in zip(speech_lines(), (TEXT_LENGTH // 2, TEXT_LENGTH), strict=True):
+    for lines, stride in zip(speech_lines(), (1, 4), strict=True):
         windows = []
         for line in lines:
-            ids = torch.tensor(tokenizer.encode(line).ids)
-            if len(ids) >= TEXT_LENGTH:
-                windows.append(ids.unfold(0, TEXT_LENGTH, stride))
+            window = torch.tensor(tokenizer.encode(line).ids).unfold(0, TEXT_LENGTH, stride)
+            windows.append(window[(window != unknown).all(1)])
         parts.append(torch.cat(windows))
     return World(parts[0], parts[1])

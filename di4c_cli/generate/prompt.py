@@ -50,13 +50,20 @@ def encode(codec: Codec, text: str) -> list[int]:
         return []
     ids = codec.encode(text)
     back = codec.decode(torch.tensor([ids], dtype=torch.long))[0] if ids else ""
-    wanted = _normalised(codec, text)
-    if back != wanted:
-        pairs = enumerate(zip(wanted, back))
-        same = next((i for i, (a, b) in pairs if a != b), min(len(wanted), len(back)))
-        wrong = wanted[same : same + 1] or wanted[-1]
+    wrong = _first_lost(_normalised(codec, text), back)
+    if wrong is not None:
         raise UserError(f"The model has no symbol for {wrong!r} in the text.", "Leave it out.")
     return ids
+
+
+def _first_lost(wanted: str, back: str) -> str | None:
+    """The first word that did not come back from the tokenizer; spacing may differ, letters may not."""
+    letters = "".join(back.split())
+    for word in wanted.split():
+        if not letters.startswith(word):
+            return word
+        letters = letters[len(word) :]
+    return None
 
 
 def _normalised(codec: Codec, text: str) -> str:

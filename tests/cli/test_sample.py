@@ -20,7 +20,7 @@ from di4c_cli.config import ModelConfig
 from di4c_cli.generate import shards
 from di4c_cli.student import build, save_folder
 
-TEXT = {"type": "dit", "symbols": 768, "length": 12, "width": 32, "depth": 1, "heads": 2, "cond_dim": 8}
+TEXT = {"type": "dit", "symbols": 1500, "length": 12, "width": 32, "depth": 1, "heads": 2, "cond_dim": 8}
 CODES = {"type": "maskgit", "symbols": 5, "length": 16, "width": 32, "depth": 1, "heads": 2, "mlp": 32}
 GREY = {
     "type": "unet", "symbols": 5, "shape": [1, 4, 4], "channels": 8, "multipliers": [1, 2], "blocks": 1,
@@ -93,7 +93,7 @@ def test_a_prompt_is_never_changed(models: dict[str, str], tmp_path: Path) -> No
 
 def test_infilling_keeps_both_sides(models: dict[str, str], tmp_path: Path) -> None:
     file = tmp_path / "hole.txt"
-    file.write_text("we the[MASK*7][MASK] of the\n")
+    file.write_text("we the [MASK*7][MASK] of the\n")
     told = result("--teacher", models["text"], "--steps", "3", "--infill", str(file), "-n", "4")
     assert all(text.startswith("we the") and text.endswith(" of the") for text in told["samples"])
     numbers = tmp_path / "codes.txt"
@@ -177,7 +177,7 @@ def test_without_a_name_the_newest_run_is_sampled(models: dict[str, str]) -> Non
 LONG = "we the people " * 9
 MISTAKES = [
     (["--teacher", "text", "--prompt", LONG], "Shorten the prompt"),
-    (["--teacher", "text", "--prompt", "snow ☃ man"], "no symbol for '☃'"),
+    (["--teacher", "text", "--prompt", "we ☃ people"], "no symbol for '☃'"),
     (["--teacher", "text", "--infill", "short"], "positions but the model has 12"),
     (["--teacher", "codes", "--infill", "wrong"], "no symbol of this model"),
     (["--teacher", "text", "--infill", "missing"], "There is no file"),
