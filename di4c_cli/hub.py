@@ -6,8 +6,10 @@ mean. Nothing is ever fetched but the files named here, and no code among them i
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -119,6 +121,30 @@ class Fetcher:
         return Snapshot(self.repo, self.branch, self.commit or self.branch, list(self.files))
 
 
+def blame(error: UserError, files: list[Path]) -> Di4cError:
+    """The true cause of an unreadable model: a file of the cache that is not what the Hub has, or `error` itself.
+
+    Large files are cached under their SHA-256, so that damage can be told; a damaged one is removed.
+    """
+    for path in files:
+        blob = path.resolve()
+        if re.fullmatch(r"[0-9a-f]{64}", blob.name) and blob.is_file() and _sha256(blob) != blob.name:
+            blob.unlink()
+            path.unlink(missing_ok=True)
+            return Failure(
+                f"{path.name} arrived damaged; it was removed from the cache.", "Run the command again."
+            )
+    return error
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as handle:
+        while chunk := handle.read(2**22):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
 def is_cached(repo: str, revision: str, names: list[str]) -> bool:
     """Whether the cache holds one of `names`; asks no network."""
     from huggingface_hub import try_to_load_from_cache
@@ -155,9 +181,11 @@ def endpoint() -> str:
 
 def attempt(call: Callable[[], Result], what: str, name: str = "") -> Result:
     """Run a client call; passing faults are tried again, lasting ones explained."""
-    from huggingface_hub.utils import logging
+    from huggingface_hub.utils import disable_progress_bars, logging
 
     logging.set_verbosity_error()  # its own warnings would interleave with our one sentence
+    if not sys.stderr.isatty():
+        disable_progress_bars()
     for number in range(1, ATTEMPTS + 1):
         try:
             return call()

@@ -49,7 +49,16 @@ def read(ref: str, **options: Any) -> Bundle:
             raise UserError(f"Loading a model has no option '{name}'.", f"Known: {', '.join(known)}.")
     given = Options(**options)
     added = plugins.read(ref, given)
-    return added if added is not None else _read_source(find(ref, given), given)
+    if added is not None:
+        return added
+    source = find(ref, given)
+    cached = source.files if "repo" in source.origin else []
+    try:
+        bundle = _read_source(source, given)
+    except UserError as error:
+        raise hub.blame(error, cached) from error
+    bundle.cached = cached
+    return bundle
 
 
 def find(ref: str, options: Options) -> Source:
@@ -62,6 +71,8 @@ def find(ref: str, options: Options) -> Source:
             "Download it and name the file instead of the name.",
         )
     if entry is not None and entry.source == "embedded":
+        if revision:
+            raise UserError(f"'{name}' is part of di4c and has no revisions.", f"Write {name}.")
         return _at(entry.folder, entry.name)
     if entry is not None and entry.source == "hub":
         for option, value in entry.options.items():
@@ -70,6 +81,8 @@ def find(ref: str, options: Options) -> Source:
         return _fetch_entry(entry, revision or None, options)
     if _exists(ref):
         return _at(Path(ref))
+    if hub.is_id(name) and not revision and Path(name).parent.is_dir():
+        raise UserError(f"There is no model at {name}.", f"Check the path, or write {name}@main for the Hub.")
     if hub.is_id(name):
         return _fetch_id(name, revision or None, options)
     raise registry.unknown(ref, list(plugins.points()))

@@ -130,6 +130,7 @@ def test_the_commands(run: Run, hub: StandIn, tmp_path: Path) -> None:
     assert pulled.returncode == 0 and "31 tensors: 31 renamed." in pulled.stderr
     pushed = run("push", "out", "me/model", "--private")
     assert pushed.returncode == 0 and pushed.stdout.startswith(f"{hub.url}/me/model/commit/")
+    assert "%" not in pushed.stderr, "progress bars are for terminals"
     back = run("convert", "me/model", "back")
     assert back.returncode == 0 and "31 matched" in back.stderr
     first, second = (load_file(tmp_path / name / "model.safetensors") for name in ("out", "back"))

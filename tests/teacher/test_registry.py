@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from di4c_cli import load, recipe_file
@@ -48,11 +50,14 @@ def test_every_entry_is_complete() -> None:
         ("tauldr-di4c", "tldr-di4c.pt"),
         ("mdlm@../../x", "cannot be a revision"),
         ("a/../b", "Unknown teacher"),
+        ("tiny-digits@main", "has no revisions"),
+        ("runs/missing", "no model at runs/missing"),
         ("\0", "Unknown teacher"),
         ("x" * 5000, "Unknown teacher"),
     ],
 )
 def test_wrong_and_unreachable_names(name: str, told: str) -> None:
+    Path("runs").mkdir()
     with pytest.raises(UserError, match=told):
         load(name)
 
