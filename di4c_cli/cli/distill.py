@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +12,7 @@ import typer
 from di4c_cli import embedded, recipe_file
 from di4c_cli.cli.console import emit_json, guarded, say
 from di4c_cli.cli.live import SHOWN, LiveTable, duration
+from di4c_cli.errors import Di4cError
 from di4c_cli.teacher.registry import recipe_for
 from di4c_cli.training.launch import launch, launch_with_accelerate, launched, preset
 
@@ -76,7 +78,17 @@ def distill(
         else:
             raise typer.Exit(_launch(accelerate_config, processes, device))
 
-    guarded(command)
+    guarded(lambda: quietly(command))
+
+
+def quietly(command: Callable[[], None]) -> None:
+    """Of several processes one speaks: what the main one reports the others only repeat as exit code."""
+    try:
+        command()
+    except Di4cError as error:
+        if getattr(error, "quiet", False):
+            raise typer.Exit(error.exit_code) from None
+        raise
 
 
 def _launch(config: str | None, processes: int | None, device: str | None) -> int:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,33 +37,55 @@ Documents = Callable[[int], Iterator[str]]
 """The documents of a dataset from a given number on."""
 
 
-def dataset_files(repo: str, revision: str | None, subset: str | None) -> tuple[str, list[str]]:
-    """Revision and Parquet files of the training split; the Hub's own conversion if there are none."""
-    from huggingface_hub import HfApi
+@dataclass(frozen=True)
+class Listing:
+    """The training split's Parquet files at one commit of a dataset."""
 
+    repo: str
+    commit: str
+    files: list[str]
+
+
+def find_listing(repo: str, revision: str | None, subset: str | None) -> Listing:
+    """Ask the Hub for a dataset's files; where the dataset has no Parquet, for the Hub's own conversion."""
+    from huggingface_hub import HfApi, get_hf_file_metadata, hf_hub_url
+
+    # one short question first: the listing itself would insist for a minute when there is no network
+    url = hf_hub_url(repo, "README.md", repo_type="dataset", revision=revision)
+    with suppress(UserError):
+        hub.attempt(partial(get_hf_file_metadata, url, timeout=hub.TIMEOUT), repo)
     for branch in [revision] if revision else ["main", CONVERTED]:
-        call = partial(HfApi().list_repo_files, repo, repo_type="dataset", revision=branch)
-        names = hub.attempt(call, f"{repo}@{branch}")
-        found = sorted(name for name in names if name.endswith(".parquet"))
+        call = partial(HfApi().dataset_info, repo, revision=branch, timeout=hub.TIMEOUT)
+        info = hub.attempt(call, f"{repo}@{branch}")
+        names = sorted(file.rfilename for file in info.siblings or [])
+        found = [name for name in names if name.endswith(".parquet")]
         found = [name for name in found if subset is None or name.startswith(f"{subset}/")]
         train = [name for name in found if "train" in name] or found
         if train:
-            return str(branch), train
+            return Listing(repo, str(info.sha), train)
     raise UserError(f"The dataset {repo} has no Parquet files.", "Download it and name a file with --data.")
 
 
-def hub_documents(repo: str, revision: str, names: list[str]) -> Documents:
+def pinned_listing(name: str, repo: str, revision: str | None, subset: str | None) -> Listing:
+    """The listing of the first use on this machine: a run that is resumed must find the data it began with."""
+    path = cache.entry("listings", {"dataset": name}) / "listing.json"
+    if not path.is_file():
+        files.write_text(path, json.dumps(asdict(find_listing(repo, revision, subset))))
+    return Listing(**json.loads(path.read_text()))
+
+
+def hub_documents(listing: Listing) -> Documents:
     """Documents across files; only the files that are reached are fetched."""
     from huggingface_hub import hf_hub_download
 
     def fetch(name: str) -> Path:
         def call() -> str:
-            return str(hf_hub_download(repo, name, repo_type="dataset", revision=revision))
+            return str(hf_hub_download(listing.repo, name, repo_type="dataset", revision=listing.commit))
 
-        return Path(hub.attempt(call, f"{repo}@{revision}", name))
+        return Path(hub.attempt(call, f"{listing.repo}@{listing.commit}", name))
 
     def read(skip: int) -> Iterator[str]:
-        for name in names:
+        for name in listing.files:
             path = fetch(name)
             rows = count_rows(path) if skip else 0
             if skip and skip >= rows:
@@ -92,7 +116,7 @@ class Streamed:
         self.length, self.shard = wanted.length, shard
         self.cut = wanted.length if frame is None else wanted.length - 2
         key = key | {"cut": self.cut, "shard": shard, "tokenizer": tokenizer.to_str()}
-        self.folder, self.where = cache.entry("stream", key), str(key.get("dataset", "the stream"))
+        self.folder, self.origin = cache.entry("stream", key), str(key.get("dataset", "the stream"))
         self._open: dict[int, PackedItems] = {}
         self._orders: dict[tuple[int, int], Tensor] = {}
 
@@ -139,7 +163,7 @@ class Streamed:
                 with cache.building(self.folder):
                     self._produce(number)
             ids = np.load(path, mmap_mode="r") if path.is_file() else np.zeros(0, np.uint16)
-            self._open[number] = PackedItems(ids, self.length, f"{self.where}, shard {number}", self.frame)
+            self._open[number] = PackedItems(ids, self.length, f"{self.origin}, shard {number}", self.frame)
         return self._open[number]
 
     def _path(self, number: int) -> Path:
@@ -173,7 +197,7 @@ class Streamed:
         samples = len(rest) // self.cut
         total = number * self.shard + samples
         if total == 0:
-            raise UserError(f"The dataset {self.where} holds no samples.", "Name another with --data.")
+            raise UserError(f"The dataset {self.origin} holds no samples.", "Name another with --data.")
         if samples:
             self._store(number, rest[: samples * self.cut], {})
         files.write_text(self.folder / "end.json", json.dumps({"samples": total}))

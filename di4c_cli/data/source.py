@@ -73,10 +73,10 @@ def probe(name: str, model: Model, here: bool = True) -> str:
     if name == "teacher":
         return "none: the teacher's own trajectories"
     if is_hub(name, model):
-        from di4c_cli.data.hub_text import dataset_files
+        from di4c_cli.data.hub_text import find_listing
 
-        branch, found = dataset_files(*_split(name))
-        return f"{len(found)} Parquet files of the Hub dataset at {branch}, fetched as they are reached"
+        found = find_listing(*_split(name))
+        return f"{len(found.files)} Parquet files of {found.repo}@{found.commit[:12]}, fetched as they are reached"
     path = Path(name)
     if not _is_embedded(name) and path.exists() and (model.config.codec.get("type") == "text" or not here):
         size = sum(file.stat().st_size for file in (path.rglob("*") if path.is_dir() else [path]))
@@ -147,14 +147,13 @@ def _split(name: str) -> tuple[str, str | None, str | None]:
 
 def _hub(name: str, model: Model, wanted: Wanted) -> Source:
     """A text dataset of the Hub: `user/name`, `user/name:subset`, `user/name@revision`."""
-    from di4c_cli.data.hub_text import Streamed, dataset_files, hub_documents
+    from di4c_cli.data.hub_text import Streamed, hub_documents, pinned_listing
 
-    repo, *_ = _split(name)
     try:
-        branch, files = dataset_files(*_split(name))
+        listing = pinned_listing(name, *_split(name))
     except Di4cError as error:
         raise type(error)(f"The data '{name}' cannot be reached: {error.message}", ELSEWHERE) from error
     tokenizer = cast("Text", model.codec).tokenizer
     tokens.check_vocabulary(tokenizer, wanted.symbols)
-    key = {"dataset": name, "revision": branch, "files": files}
-    return Streamed(hub_documents(repo, branch, files), tokenizer, wanted, key, frame_of(model))
+    key = {"dataset": f"{listing.repo}@{listing.commit}", "files": listing.files}
+    return Streamed(hub_documents(listing), tokenizer, wanted, key, frame_of(model))

@@ -56,6 +56,10 @@ class Round:
         self.plan = make_plan(recipe.training.batch, recipe.training.micro_batch, accelerator.num_processes)
         accelerator.gradient_accumulation_steps = self.plan.passes
         module.touch_all = accelerator.num_processes > 1
+        plugin = accelerator.state.deepspeed_plugin
+        if plugin is not None:  # DeepSpeed would look for these in a data loader
+            plugin.deepspeed_config["train_micro_batch_size_per_gpu"] = self.plan.micro
+            plugin.deepspeed_config["gradient_accumulation_steps"] = self.plan.passes
         optimizer = build_optimizer(module.parameters(), recipe.training.optimizer)
         self.module, self.optimizer = accelerator.prepare(module, optimizer)
         self.ema = Ema(self.network, recipe.training.ema)

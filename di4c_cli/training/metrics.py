@@ -80,6 +80,8 @@ class StepFigures:
         total = total.detach().double()
         self.loss = total if self.loss is None else self.loss + total
         for name, value in terms.items():
+            if name == "total":  # each sample's share of the loss, which is there already
+                continue
             self._put(name, value, active.get(name, torch.ones_like(value, dtype=torch.bool)))
         for name, value in health.items():
             self._put(name, value, active.get(name, torch.isfinite(value)))

@@ -22,7 +22,18 @@ Value = TypeVar("Value")
 
 
 class Told(Di4cError):
-    """An error of the main process, which has printed it already; the others only end with its exit code."""
+    """An error of the main process, which prints it; the others end quietly with its exit code."""
+
+    quiet = True
+
+
+LOST = ("Connection closed by peer", "Connection reset", "Broken pipe", "Socket", "gloo", "NCCL")
+"""Signs in a message that another process of the run is gone."""
+
+
+def lost_contact(error: Exception) -> bool:
+    """Whether an error of torch's process group means that another process died."""
+    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in LOST)
 
 
 def make_accelerator(

@@ -17,6 +17,7 @@ from di4c_cli.config import ModelConfig
 from di4c_cli.data.batch import Source
 from di4c_cli.data.source import open_source
 from di4c_cli.data.stream import Wanted
+from di4c_cli.errors import Failure
 from di4c_cli.model import Model, load, load_folder
 from di4c_cli.recipe import Recipe
 from di4c_cli.student import build, save_folder
@@ -27,7 +28,7 @@ from di4c_cli.training.make_student import new_student, student_config
 from di4c_cli.training.metrics import MetricsFile, Row, read_rows
 from di4c_cli.training.periodic import write_samples
 from di4c_cli.training.plan import make_plan
-from di4c_cli.training.processes import make_accelerator, on_main
+from di4c_cli.training.processes import lost_contact, make_accelerator, on_main
 from di4c_cli.training.run_folder import RunFolder, State
 from di4c_cli.training.signals import StopRequest, stop_on_signal
 from di4c_cli.training.trackers import check_trackers, start_trackers, track
@@ -73,7 +74,15 @@ def distill(recipe: Recipe, out: Path, options: Options) -> Outcome:
         if main:
             _claim(folder, recipe, options, stack)
         accelerator.wait_for_everyone()
-        run.all_rounds(stack.enter_context(stop_on_signal(loud=main)))
+        try:
+            run.all_rounds(stack.enter_context(stop_on_signal(loud=main)))
+        except RuntimeError as error:
+            if accelerator.num_processes == 1 or not lost_contact(error):
+                raise
+            raise Failure(
+                "Another process of this run ended; the last checkpoint is intact.",
+                "Run the same command again to go on.",
+            ) from error
     return Outcome(folder, False, main)
 
 
@@ -94,8 +103,15 @@ class Run:
     def __init__(self, accelerator: Accelerator, recipe: Recipe, folder: RunFolder, options: Options) -> None:
         self.accelerator, self.recipe, self.folder, self.options = accelerator, recipe, folder, options
         make_plan(recipe.training.batch, recipe.training.micro_batch, accelerator.num_processes)
-        weights = {"weights": recipe.init_weights} if recipe.init_weights != "ema" else {}
-        self.teacher = load(recipe.teacher, **weights)
+        # the main process first: it may fetch or encode what the others then find, and it reports mistakes
+        on_main(accelerator, self._read)
+        if not accelerator.is_main_process:
+            self._read()
+
+    def _read(self) -> None:
+        """Teacher and data; nothing has been written yet."""
+        weights = {"weights": self.recipe.init_weights} if self.recipe.init_weights != "ema" else {}
+        self.teacher = load(self.recipe.teacher, **weights)
         self.source = self._open(1, self.teacher)
 
     def _open(self, number: int, teacher: Model) -> Source:
@@ -119,6 +135,7 @@ class Run:
         teacher = self.teacher if number == 1 else load_folder(self.folder.round_student(number - 1))
         source = self.source if number == 1 else self._open(number, teacher)
         config = student_config(teacher, self.recipe, number)
+        config.provenance["data"] = getattr(source, "origin", config.provenance["data"])
         last = self.folder.last_checkpoint(number)
         metrics = self._metrics(number, last)
 

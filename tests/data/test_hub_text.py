@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as arrow
 import pytest
@@ -11,7 +13,7 @@ import torch
 from pyarrow import parquet
 from small_models import gpt2_model, wanted
 
-from di4c_cli.data.hub_text import Streamed, dataset_files, hub_documents
+from di4c_cli.data.hub_text import Listing, Streamed, find_listing, hub_documents, pinned_listing
 from di4c_cli.errors import UserError
 
 TEXTS = [f"Document number {n}: " + "some words, " * (n % 5) for n in range(40)]
@@ -77,31 +79,40 @@ def test_files_of_a_dataset_are_fetched_when_they_are_reached(
         )
 
     def download(repo: str, name: str, repo_type: str, revision: str) -> str:
-        assert (repo, repo_type, revision) == ("user/set", "dataset", "main")
+        assert (repo, repo_type, revision) == ("user/set", "dataset", "abc")
         fetched.append(name)
         return str(tmp_path / name)
 
     monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
-    documents = hub_documents("user/set", "main", ["0.parquet", "1.parquet"])
+    documents = hub_documents(Listing("user/set", "abc", ["0.parquet", "1.parquet"]))
     assert next(documents(3)) == TEXTS[3]
     assert fetched == ["0.parquet"]
     assert list(documents(25)) == TEXTS[25:]
 
 
-def test_the_training_files_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_training_files_are_found_and_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
     names = {
         "main": ["README.md", "script.py"],
-        "refs/convert/parquet": [
-            "plain_text/test/0.parquet",
-            "plain_text/train/1.parquet",
-            "plain_text/train/0.parquet",
-        ],
+        "refs/convert/parquet": ["text/test/0.parquet", "text/train/1.parquet", "text/train/0.parquet"],
     }
-    monkeypatch.setattr(
-        "huggingface_hub.HfApi.list_repo_files", lambda self, repo, repo_type, revision: names[revision]
+    asked: list[str] = []
+
+    def info(self: Any, repo: str, revision: str, timeout: float) -> Any:
+        asked.append(revision)
+        found = [SimpleNamespace(rfilename=name) for name in names[revision]]
+        return SimpleNamespace(sha=f"sha-of-{revision}", siblings=found)
+
+    monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", info)
+    monkeypatch.setattr("huggingface_hub.get_hf_file_metadata", lambda url, timeout: None)
+    expected = Listing(
+        "user/set", "sha-of-refs/convert/parquet", ["text/train/0.parquet", "text/train/1.parquet"]
     )
-    expected = ("refs/convert/parquet", ["plain_text/train/0.parquet", "plain_text/train/1.parquet"])
-    assert dataset_files("user/set", None, None) == expected
-    assert dataset_files("user/set", None, "plain_text") == expected
+    assert find_listing("user/set", None, None) == expected
+    assert find_listing("user/set", None, "text") == expected
     with pytest.raises(UserError, match="no Parquet files"):
-        dataset_files("user/set", "main", None)
+        find_listing("user/set", "main", None)
+    assert pinned_listing("user/set", "user/set", None, None) == expected
+    asked.clear()
+    names["main"] = ["train.parquet"]
+    assert pinned_listing("user/set", "user/set", None, None) == expected
+    assert not asked

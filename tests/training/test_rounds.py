@@ -87,6 +87,7 @@ def test_round_two_learns_from_round_one(teacher: Path, tmp_path: Path) -> None:
     history = json.loads((tmp_path / "run" / "student" / "config.json").read_text())["provenance"]
     assert (history["round"], history["parent"]["provenance"]["round"]) == (2, 1)
     assert history["parent"]["provenance"]["parent"]["name"] == "tiny-digits"
+    assert str(tmp_path.parent.parent) not in (tmp_path / "run" / "student" / "config.json").read_text()
     assert same(
         weights(tmp_path / "run"), load_file(tmp_path / "run" / "round-2" / "student" / "model.safetensors")
     )
