@@ -65,6 +65,8 @@ def _round_ends(rows: list[Row]) -> list[int]:
 def summary(metrics: Path) -> dict[str, Any]:
     """Steps, time, skipped steps and the mean loss of the last tenth of the last round."""
     rows = read_rows(metrics)
+    if not rows:
+        return {"steps": 0, "seconds": 0.0, "skipped": 0}
     last = [row for row in rows if row["round"] == rows[-1]["round"]]
     tail = [row for row in last[-max(1, len(last) // 10) :] if row["loss"] is not None]
     out: dict[str, Any] = {

@@ -171,7 +171,9 @@ def _measure(
     teacher = copy.deepcopy(model.denoiser).to(accelerator.device)
     objective = make_objective(share.objective.model_dump())
     module = LossModule(new_student(model, config, share, 1), teacher, objective, share.training.dropout > 0)
-    outside = Outside(Path(), None, StopRequest(loud=False), lambda row: None, lambda step, tensors: None)
+    outside = Outside(
+        Path(), None, StopRequest(loud=False), lambda row: None, lambda step, tensors: None, lambda text: None
+    )
     work = Round(accelerator, share, 1, module, _Random(wanted(share, model, 1)), outside)
     work.step()
     start = time.monotonic()

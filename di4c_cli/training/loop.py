@@ -14,6 +14,7 @@ from torch import Tensor
 from di4c_cli.data.batch import Source
 from di4c_cli.errors import Failure
 from di4c_cli.noise import Noise
+from di4c_cli.objective.watch import Watch
 from di4c_cli.recipe import Recipe
 from di4c_cli.training import checkpoint
 from di4c_cli.training.checkpoint import Progress, Trained
@@ -38,6 +39,7 @@ class Outside:
     stop: StopRequest
     report: Report
     sample: Callable[[int, dict[str, Tensor]], None]
+    warn: Callable[[str], None]
 
 
 class Round:
@@ -66,6 +68,7 @@ class Round:
         self.trained = Trained(accelerator, self.module, self.optimizer, self.ema)
         self.progress = Progress(round=number)
         self._names: list[str] = []
+        self._watch = Watch(recipe.objective.latents)
 
     @property
     def network(self) -> torch.nn.Module:
@@ -160,6 +163,8 @@ class Round:
         if self.outside.metrics is not None:
             self.outside.metrics.append(row)
         self.outside.report(row)
+        for warning in self._watch.look(figures):
+            self.outside.warn(f"Step {self.progress.step}: {warning}")
 
     def _diagnosis(self, saved_at: int) -> Failure:
         """Why the run gives up, where the last good weights are, what to try."""

@@ -68,12 +68,11 @@ def distill(recipe: Recipe, out: Path, options: Options) -> Outcome:
     if not options.force:
         state = on_main(accelerator, lambda: folder.state(recipe))
     if state is State.FINISHED:
+        accelerator.end_training()
         return Outcome(folder, True, main)
     run = Run(accelerator, recipe, folder, options)  # reads teacher and data: mistakes there write nothing
     with ExitStack() as stack:
-        if main:
-            _claim(folder, recipe, options, stack)
-        accelerator.wait_for_everyone()
+        on_main(accelerator, lambda: _claim(folder, recipe, options, stack))
         try:
             run.all_rounds(stack.enter_context(stop_on_signal(loud=main)))
         except RuntimeError as error:
@@ -144,7 +143,7 @@ class Run:
             write_samples(model, self.folder.samples, number, step, self.recipe.seed)
 
         checkpoints = self.folder.checkpoints(number)
-        outside = Outside(checkpoints, metrics, stop, self._report, sample)
+        outside = Outside(checkpoints, metrics, stop, self._report, sample, self.options.say)
         try:
             module = self._module(teacher, config, number)
             work = Round(self.accelerator, self.recipe, number, module, source, outside)

@@ -145,6 +145,14 @@ def test_options_of_the_loop_train_and_stay_close(
         assert len(list((tmp_path / "other" / "samples").glob("*.png"))) == 3
 
 
+def test_a_dying_mixture_is_reported(teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("di4c_cli.objective.watch.GRACE", 3)
+    said: list[str] = []
+    recipe = small_recipe(teacher, latent__init="zero", training__optimizer__lr=1e-12)
+    distill(recipe, tmp_path / "run", Options(say=said.append))
+    assert len(said) == 1 and said[0].startswith("Step 3: λ has no influence")
+
+
 def test_without_data_nothing_is_read(teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("di4c_cli.data.source.load_world", lambda name: pytest.fail("data was read"))
     recipe = small_recipe(
