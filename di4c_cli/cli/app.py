@@ -21,6 +21,7 @@ app = typer.Typer(
 
 COMMANDS = [
     "bench-latency",
+    "bench-train",
     "compare",
     "convert",
     "distill",

@@ -1,0 +1,171 @@
+"""One side of `bench-train` in its own process: builds the models, then makes a step whenever told to."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import resource
+import sys
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from di4c_cli.bench.dense import dense_loss
+from di4c_cli.bench.train import Shape
+from di4c_cli.denoiser import Denoiser, Latent
+from di4c_cli.network import build as build_network
+from di4c_cli.noise import Noise
+from di4c_cli.objective.loss import Case, Objective
+from di4c_cli.objective.settings import Settings, Span
+from di4c_cli.objective.steps import repeat, repeat_label
+from di4c_cli.objective.times import Moments
+from di4c_cli.process import build as build_process
+
+
+@dataclass
+class Setup:
+    """What all sides share: the same weights and the same batch, from one seed."""
+
+    teacher: Denoiser
+    student: Denoiser
+    objective: Objective
+    case: Case
+
+
+def prepare(shape: Shape) -> Setup:
+    """Random weights; x0 at random, a fixed share of positions unknown, t = 1/2."""
+    torch.manual_seed(shape.seed)
+    process = build_process(shape.process)
+    teacher = Denoiser(build_network(shape.network), process, labels=shape.labels).requires_grad_(False)
+    network = build_network({**shape.network, "latent": shape.latent})
+    student = Denoiser(network, process, Latent(), shape.labels)
+    settings = Settings(
+        latents=shape.latents,
+        step=Span(shape.step, shape.step),
+        chunk_mb=shape.chunk_mb,
+        cache_mb=shape.cache_mb,
+    )
+    noise, length = Noise(shape.seed, range(shape.batch), "bench"), student.length
+    x0 = (noise.uniform("x0", length) * process.symbols).long()
+    t = torch.full((shape.batch,), 0.5, dtype=torch.float64)
+    if process.mask is None:
+        x_t = process.corrupt(x0, t, noise.uniform("corrupt", length))
+    else:
+        rank = noise.uniform("order", length).argsort(-1).argsort(-1)
+        x_t = torch.where(rank < round(shape.masked * length), process.mask, x0)
+    step = torch.full_like(t, shape.step)
+    moments = Moments(t, t - step, step, torch.full_like(t, 0.02))
+    label = (noise.uniform("label") * shape.labels).long() if shape.labels else None
+    return Setup(
+        teacher, student, Objective(settings), Case(student, teacher, label, noise, moments, x_t, x0)
+    )
+
+
+class Body:
+    """Teacher at t, student at u, student at t and its backward pass; no head and no loss."""
+
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
+
+    def step(self) -> Tensor:
+        case, count = self.setup.case, self.setup.objective.settings.latents
+        with torch.no_grad():
+            case.teacher.predict(case.x_t, case.moments.t, case.label)
+            lam = case.student.draw_latent(case.noise, "lam/u", count)
+            assert lam is not None
+            inputs = repeat(case.x_t, count), repeat(case.moments.u, count), repeat_label(case.label, count)
+            case.student.predict(*inputs, lam.flatten(0, 1))
+        hidden = self.setup.objective.student_at_t(case).hidden
+        hidden.backward(torch.full_like(hidden, 1e-6))
+        return torch.zeros(())
+
+
+class Dense(Body):
+    """The same with all heads and the textbook loss."""
+
+    def step(self) -> Tensor:
+        objective, case = self.setup.objective, self.setup.case
+        with torch.no_grad():
+            problem = objective.at_t(case)
+        loss = dense_loss(problem, objective.student_at_t(case))
+        loss.backward()
+        return loss.detach()
+
+
+class Ours(Body):
+    """The same with the objective."""
+
+    def step(self) -> Tensor:
+        loss = self.setup.objective.loss(self.setup.case).total
+        loss.backward()
+        return loss.detach()
+
+
+class Training(Ours):
+    """A whole training step of ours: activation checkpoints, Adam, EMA."""
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        network: Any = setup.student.network
+        network.checkpointing = True
+        self.optimizer = torch.optim.Adam(setup.student.parameters(), lr=3e-5)
+        self.ema = [p.detach().clone() for p in setup.student.parameters()]
+
+    def step(self) -> Tensor:
+        loss = super().step()
+        self.optimizer.step()
+        with torch.no_grad():
+            for mean, p in zip(self.ema, self.setup.student.parameters()):
+                mean.lerp_(p, 1e-4)
+        return loss
+
+
+KINDS: dict[str, type[Body]] = {"body": Body, "dense": Dense, "ours": Ours, "step": Training}
+
+
+def timed(side: Body) -> dict[str, float]:
+    """One step from empty gradients: wall time, processor time, loss and the memory's high-water mark."""
+    side.setup.student.zero_grad(set_to_none=True)
+    started, busy = time.perf_counter(), time.process_time()
+    loss = float(side.step())
+    seconds, cpu = time.perf_counter() - started, time.process_time() - busy
+    return {"seconds": seconds, "cpu": cpu, "loss": loss, "peak": peak_bytes()}
+
+
+def peak_bytes() -> int:
+    """High-water mark of this process's resident memory."""
+    try:
+        with open("/proc/self/status") as file:
+            line = next(line for line in file if line.startswith("VmHWM"))
+        return int(line.split()[1]) * 1024
+    except (OSError, StopIteration):
+        unit = 1 if sys.platform == "darwin" else 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def forget_peak() -> None:
+    """Start the high-water mark anew, where the system allows it: building the models must not count."""
+    gc.collect()
+    with contextlib.suppress(OSError), open("/proc/self/clear_refs", "w") as file:
+        file.write("5")
+
+
+def serve() -> None:
+    """A side and a shape on the first line of stdin, then one step per line until it closes."""
+    first = json.loads(sys.stdin.readline())
+    shape = Shape(**first["shape"])
+    if shape.threads:
+        torch.set_num_threads(shape.threads)
+    side = KINDS[first["side"]](prepare(shape))
+    forget_peak()
+    print(json.dumps({"threads": torch.get_num_threads(), "torch": torch.__version__}), flush=True)
+    for _ in sys.stdin:
+        print(json.dumps(timed(side)), flush=True)
+
+
+if __name__ == "__main__":
+    serve()
