@@ -143,12 +143,12 @@ def parse_steps(text: str | None) -> list[int] | None:
 
 def show(results: Results, main: str, plan: Plan | None = None) -> None:
     """Tables on stdout, in the paper's shape for its protocols, and what they say in a line."""
-    from di4c_cli.report.summary import sentences
+    from di4c_cli.report.summary import is_frontier, sentences
     from di4c_cli.report.table import metric_table, metric_title, overview
 
     count, seed = results.cells[0].n, results.cells[0].seed
     title = f"{results.title}, n = {count}, seed {seed}"
-    if plan is None or not results.metrics:
+    if plan is None or not results.metrics or is_frontier(results):
         header, rows = overview(results)
         show_table(title, header, rows)
     else:

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from di4c_cli.evaluation.result import Cell, Results
+from di4c_cli.report.plot import OTHER
+from di4c_cli.report.summary import is_frontier
 from di4c_cli.report.svg import LARGE, SMALL, Series, line_chart
-from di4c_cli.report.table import metric_title, number, overview
+from di4c_cli.report.table import NAMES, metric_title, number, overview
 
 COLOUR = {"teacher": 0, "student": 1}
 
@@ -41,10 +43,14 @@ def legend(results: Results) -> str:
 
 def quality(results: Results) -> str:
     """Charts of every metric against steps, and the table."""
-    charts = "".join(_chart(results, metric) for metric in results.metrics)
+    if is_frontier(results):
+        charts = _tradeoffs(results, results.metrics[0])
+    else:
+        charts = "".join(_chart(results, metric) for metric in results.metrics)
     header, rows = overview(results)
     figures = f"<h3>Figures</h3>{table(header, rows)}"
-    return f'<h2>Quality against steps</h2>{legend(results)}<div class="charts">{charts}</div>{figures}'
+    title = "Trade-off" if is_frontier(results) else "Quality against steps"
+    return f'<h2>{title}</h2>{legend(results)}<div class="charts">{charts}</div>{figures}'
 
 
 def _chart(results: Results, metric: str) -> str:
@@ -63,6 +69,26 @@ def _chart(results: Results, metric: str) -> str:
         series, "sampling steps", f"{title} against steps", from_zero=metric == "frechet", size=size
     )
     return f"<figure><figcaption>{escape(title)}</figcaption>{svg}</figure>" if svg else ""
+
+
+def _tradeoffs(results: Results, metric: str) -> str:
+    """One chart a step count: the figure against entropy (or IS) along temperatures or guidance weights."""
+    other = OTHER.get(metric, "entropy")
+    out = []
+    for steps in sorted({cell.steps for cell in results.cells if cell.steps is not None}):
+        series = []
+        for row in dict.fromkeys(cell.row for cell in results.cells):
+            cells = [
+                c
+                for c in results.cells
+                if (c.row, c.steps) == (row, steps) and {metric, other} <= c.figures.keys()
+            ]
+            points = [(c.figures[other].value, c.figures[metric].value) for c in cells]
+            series.append(Series(row, colour(results, row), points, [_ends(c, metric) for c in cells]))
+        title = f"{metric_title(results, metric)} against {NAMES.get(other, other)}, {steps} steps"
+        svg = line_chart(series, NAMES.get(other, other), title, log_x=False)
+        out.append(f"<figure><figcaption>{escape(title)}</figcaption>{svg}</figure>" if svg else "")
+    return "".join(out)
 
 
 def _ends(cell: Cell, metric: str) -> tuple[float, float] | None:

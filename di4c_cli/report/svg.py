@@ -86,8 +86,8 @@ def line_chart(
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{width - RIGHT}" y1="{y}" y2="{y}"/>')
         parts.append(f'<text x="{LEFT - 6}" y="{y + 4}" text-anchor="end">{tick_text(value)}</text>')
     xs = sorted({x for s in drawn for x, _ in s.points})
-    for value in xs if len(xs) <= 12 else ticks(xs[0], xs[-1])[:-1]:
-        if value >= xs[0]:
+    for value in xs if log_x and len(xs) <= 12 else ticks(xs[0], xs[-1], 4):
+        if xs[0] <= value <= xs[-1]:
             parts.append(_x_label(frame, value))
     middle = (LEFT + width) / 2
     parts.append(f'<text x="{middle}" y="{height - 4}" text-anchor="middle">{escape(x_title)}</text>')
