@@ -50,12 +50,14 @@ class LiveTable:
         """One step of metrics.jsonl."""
         if self._live is None:
             return
+        now = time.monotonic()
+        if self._steps == 0:  # the rate is that of the steps, not of loading models
+            self._began = now - row["seconds"]
         self._steps += 1
         for name in SHOWN:
             value = row.get(name)
             if value is not None:
                 self._means[name] = SMOOTH * self._means.get(name, value) + (1 - SMOOTH) * value
-        now = time.monotonic()
         if self._steps == 1 or now - self._shown > EVERY:
             self._shown = now
             self._lines.append(self._line(row, now))
@@ -68,7 +70,7 @@ class LiveTable:
         place = f"{row['step']}/{training.iterations}"
         if self.recipe.rounds > 1:
             place = f"round {row['round']}/{self.recipe.rounds} {place}"
-        figures = [f"{self._means[name]:.4g}" if name in self._means else "-" for name in SHOWN]
+        figures = [f"{self._means[name]:.3f}" if name in self._means else "-" for name in SHOWN]
         return [place, f"{rate:.3g}/s", duration(left / rate), *figures, memory()]
 
     def _table(self) -> Any:
