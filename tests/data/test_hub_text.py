@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as arrow
 import pytest
 import torch
+from data_models import gpt2_model, wanted
 from pyarrow import parquet
-from small_models import gpt2_model, wanted
 
 from di4c_cli.data.hub_text import Listing, Streamed, find_listing, hub_documents, pinned_listing
 from di4c_cli.errors import UserError

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from data_models import pixel_model, vq_model, wanted
 from PIL import Image
-from small_models import pixel_model, vq_model, wanted
 
 from di4c_cli.data import vq_cache
 from di4c_cli.data.source import find_items, open_source

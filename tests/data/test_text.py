@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as arrow
 import pytest
+from data_models import gpt2_model, text_model, wanted
 from pyarrow import parquet
-from small_models import gpt2_model, text_model, wanted
 
 from di4c_cli.data.source import find_items, open_source
 from di4c_cli.errors import UserError
