@@ -113,23 +113,30 @@ def save(root: Path, progress: Progress, trained: Trained, keep: int) -> Path:
             (part / "state.json").write_text(json.dumps(state) + "\n")
     if accelerator.is_main_process:
         for old in checkpoint_folders(root)[:-keep]:
-            shutil.rmtree(old, ignore_errors=True)
+            # out of sight first: a half deleted checkpoint must not be taken for a whole one
+            shutil.rmtree(old.rename(old.with_name(f".{old.name}.old")), ignore_errors=True)
     return target
 
 
 @contextmanager
 def _shared_folder(target: Path, accelerator: Accelerator) -> Iterator[Path]:
     """One new folder for all processes; the main one makes it and gives it its name when all have written."""
+    if not accelerator.is_main_process:
+        (name,) = broadcast_object_list([""])
+        yield Path(name)
+        accelerator.wait_for_everyone()
+        return
+    with full_disk_explained(target), files.new_folder(target) as part:
+        broadcast_object_list([str(part)])
+        yield part
+        accelerator.wait_for_everyone()
+
+
+@contextmanager
+def full_disk_explained(target: Path) -> Iterator[None]:
+    """A full disk while writing `target` becomes one sentence; other errors pass."""
     try:
-        if not accelerator.is_main_process:
-            (name,) = broadcast_object_list([""])
-            yield Path(name)
-            accelerator.wait_for_everyone()
-            return
-        with files.new_folder(target) as part:
-            broadcast_object_list([str(part)])
-            yield part
-            accelerator.wait_for_everyone()
+        yield
     except (OSError, SafetensorError, RuntimeError) as error:
         raise _explain(error, target) from error
 
@@ -143,8 +150,8 @@ def _explain(error: Exception, target: Path) -> Exception:
     )
     if full or "PytorchStreamWriter" in text or "unexpected pos" in text:
         return Failure(
-            f"The disk is full: the checkpoint {target.name} could not be written to {target.parent}; "
-            "the one before it is intact.",
+            f"The disk is full: {target.name} could not be written to {target.parent}; "
+            "the last complete checkpoint is intact.",
             "Free space and run the same command again.",
         )
     return error

@@ -61,6 +61,11 @@ def number(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
+def _wide(value: Tensor) -> Tensor:
+    """Sums are taken in float64, where the device has it."""
+    return value.detach().to(torch.float32 if value.device.type == "mps" else torch.float64)
+
+
 class StepFigures:
     """Sums over the backward passes of one step; averaged over samples and processes at its end."""
 
@@ -77,7 +82,7 @@ class StepFigures:
         health: dict[str, Tensor],
     ) -> None:
         """One backward pass. A term counts the samples it covers, a health figure all that have one."""
-        total = total.detach().double()
+        total = _wide(total)
         self.loss = total if self.loss is None else self.loss + total
         for name, value in terms.items():
             if name == "total":  # each sample's share of the loss, which is there already
@@ -87,8 +92,7 @@ class StepFigures:
             self._put(name, value, active.get(name, torch.isfinite(value)))
 
     def _put(self, name: str, value: Tensor, mask: Tensor) -> None:
-        value = value.detach().double()
-        total, count = torch.where(mask, value, 0.0).sum(), mask.sum().double()
+        total, count = torch.where(mask, _wide(value), 0.0).sum(), _wide(mask.sum())
         self.sums[name] = self.sums.get(name, torch.zeros_like(total)) + total
         self.counts[name] = self.counts.get(name, torch.zeros_like(count)) + count
 

@@ -21,6 +21,7 @@ from di4c_cli.errors import Failure
 from di4c_cli.model import Model, load, load_folder
 from di4c_cli.recipe import Recipe
 from di4c_cli.student import build, save_folder
+from di4c_cli.training.checkpoint import full_disk_explained
 from di4c_cli.training.curves import draw_curves
 from di4c_cli.training.loop import Outside, Report, Round
 from di4c_cli.training.loss_module import LossModule, make_objective
@@ -124,8 +125,9 @@ class Run:
                 self.one_round(number, stop)
             self.accelerator.wait_for_everyone()
         if self.accelerator.is_main_process:
-            draw_curves(read_rows(self.folder.metrics), self.folder.curves)
-            self.folder.finish(self.recipe.rounds)
+            with full_disk_explained(self.folder.student):
+                draw_curves(read_rows(self.folder.metrics), self.folder.curves)
+                self.folder.finish(self.recipe.rounds)
         self.accelerator.wait_for_everyone()
         self.accelerator.end_training()
 
@@ -155,13 +157,9 @@ class Run:
             if metrics is not None:
                 metrics.close()
         if self.accelerator.is_main_process:
-            save_folder(
-                self.folder.round_student(number),
-                config,
-                model.denoiser,
-                model_card(config),
-                teacher.codec_file,
-            )
+            goal = self.folder.round_student(number)
+            with full_disk_explained(goal):
+                save_folder(goal, config, model.denoiser, model_card(config), teacher.codec_file)
         self.accelerator.free_memory()
 
     def _module(self, teacher: Model, config: ModelConfig, number: int) -> LossModule:

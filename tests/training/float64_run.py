@@ -1,4 +1,4 @@
-"""A small run in float64, started once or by a launcher: `float64_run.py TEACHER OUT STEPS`."""
+"""A small run in float64, started once or by a launcher: `float64_run.py TEACHER OUT STEPS [MICRO]`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,13 @@ from small_run import small_recipe
 from di4c_cli.training.rounds import Options, distill
 
 
-def main(teacher: str, out: str, steps: str) -> None:
-    recipe = small_recipe(teacher, training__iterations=int(steps), training__checkpoint_every=100)
+def main(teacher: str, out: str, steps: str, micro: str = "4") -> None:
+    recipe = small_recipe(
+        teacher,
+        training__iterations=int(steps),
+        training__checkpoint_every=100,
+        training__micro_batch=int(micro),
+    )
     distill(recipe, Path(out), Options(dtype=torch.float64))
 
 
