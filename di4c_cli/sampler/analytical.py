@@ -40,8 +40,9 @@ def fill(ask: Predictor, x_t: Tensor, t: Tensor, reveal: Tensor, noise: Noise) -
     if len(active) == 0:
         return x_t
     length = x_t.shape[1]
-    prediction = ask(x_t, t, noise, None if len(active) == len(x_t) else active)
-    b, d = reveal[active].nonzero(as_tuple=True)
+    wanted = reveal[active]
+    prediction = ask(x_t, t, noise, active, wanted)
+    b, d = wanted.nonzero(as_tuple=True)
     uniform = noise.uniform("value", length)[active[b], d]
     x_s = x_t.clone()
     x_s[active[b], d] = Draws(ask.head_rows, ask.tile == 1).values(prediction, b, d, uniform)
@@ -93,5 +94,6 @@ def last_argmax(ask: Predictor, x_t: Tensor, t: Tensor, noise: Noise) -> Tensor:
     if len(b) == 0:
         return x_t
     x_0 = x_t.clone()
-    x_0[b, d] = Draws(ask.head_rows, ask.tile == 1).likeliest(ask(x_t, t, noise), b, d)
+    prediction = ask(x_t, t, noise, wanted=unknown)
+    x_0[b, d] = Draws(ask.head_rows, ask.tile == 1).likeliest(prediction, b, d)
     return x_0

@@ -25,9 +25,17 @@ class Predictor:
         self.tile = settings.tile_for(length)
         self.head_rows = settings.head_rows_for(denoiser.symbols)
 
-    def __call__(self, x_t: Tensor, t: Tensor, noise: Noise, only: Tensor | None = None) -> Prediction:
+    def __call__(
+        self,
+        x_t: Tensor,
+        t: Tensor,
+        noise: Noise,
+        only: Tensor | None = None,
+        wanted: Tensor | None = None,
+    ) -> Prediction:
         """p(x0|xt; λ) for x_t `(B, D)` at times t `(B,)`, or for the samples `only` (k,) of that batch.
 
+        `wanted` (k, D) promises that no other position will be asked for.
         λ is drawn once per sample and call, from the stream of `noise`; both guidance branches share it.
         """
         lam, label = self.denoiser.draw_latent(noise, "latent"), self.label
@@ -35,16 +43,18 @@ class Predictor:
             x_t, t = x_t[only], t[only]
             lam = None if lam is None else lam[only]
             label = None if label is None else label[only]
-        prediction = self._run(x_t, t, label, lam)
+        prediction = self._run(x_t, t, label, lam, wanted)
         weight = guidance_weight(self.settings.guidance, t, self.settings.steps)
         # the ramp is 0 at t = 1: the unconditional branch would be weighted with nothing
         if label is not None and bool((weight != 0).any()):
             prediction = GuidedPrediction(
-                prediction, self._run(x_t, t, torch.full_like(label, -1), lam), weight
+                prediction, self._run(x_t, t, torch.full_like(label, -1), lam, wanted), weight
             )
         if self.settings.temperature != 1 or self.settings.top_p != 1:
             prediction = ShapedPrediction(prediction, self.settings.temperature, self.settings.top_p)
         return prediction
 
-    def _run(self, x_t: Tensor, t: Tensor, label: Tensor | None, lam: Tensor | None) -> Prediction:
-        return predict(self.denoiser, x_t, t, label, lam, self.tile, self.head_rows)
+    def _run(
+        self, x_t: Tensor, t: Tensor, label: Tensor | None, lam: Tensor | None, wanted: Tensor | None
+    ) -> Prediction:
+        return predict(self.denoiser, x_t, t, label, lam, self.tile, self.head_rows, wanted)

@@ -167,7 +167,7 @@ class Walk:
         if len(active) == 0:
             return x
         t = self.time(self.times[i])
-        prediction = ask(x, t, noise, active)
+        prediction = ask(x, t, noise, active, self.process.unknown(x[active]))
         value = noise.uniform("value", self.length)[active]
         gumbel = noise.gumbel("order", self.length)[active]
         scale = gumbel_scale(t, self.settings.steps)[active]

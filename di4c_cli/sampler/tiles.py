@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from di4c_cli.denoiser import Denoiser, Prediction
+from di4c_cli.network.positions import body_at, supported
 from di4c_cli.process import Process
 
 FEWEST = 16
@@ -87,10 +88,37 @@ def predict(
     lam: Tensor | None = None,
     tile: int = 0,
     head_rows: int = 1024,
+    wanted: Tensor | None = None,
 ) -> Prediction:
-    """`denoiser.predict` in tiles of `tile` samples; 0 is the plain prediction of the whole batch."""
+    """`denoiser.predict` in tiles of `tile` samples; 0 is the plain prediction of the whole batch.
+
+    `wanted` (B, D) names the only positions that will be asked for. With a tile of one the transformers leave
+    out what the others alone would need; their hidden states are then zeros.
+    """
     if tile == 0:
         return denoiser.predict(x_t, t, label, lam)
     denoiser.network.eval()
-    hidden = tiled(denoiser, tile, x_t, t, label, lam)
+    if wanted is not None and tile == 1 and supported(denoiser.network):
+        hidden = _hidden_at(denoiser, x_t, t, label, lam, wanted)
+    else:
+        hidden = tiled(denoiser, tile, x_t, t, label, lam)
     return TiledPrediction(denoiser.network, denoiser.process, x_t, hidden, head_rows, tile == 1)
+
+
+def _hidden_at(
+    denoiser: Denoiser, x_t: Tensor, t: Tensor, label: Tensor | None, lam: Tensor | None, wanted: Tensor
+) -> Tensor:
+    """Hidden states `(B, D, H)`, sample by sample, at the wanted positions (B, D) only."""
+    hidden: Tensor | None = None
+    for i in range(len(x_t)):
+        d = wanted[i].nonzero().squeeze(1)
+        if len(d) == 0:
+            continue
+        one = slice(i, i + 1)
+        own_label, own_lam = (None if a is None else a[one] for a in (label, lam))
+        time = t[one].to(denoiser.dtype)
+        rows = body_at(denoiser.network, x_t[one], time, own_label, own_lam, padded(d, FEWEST))
+        if hidden is None:
+            hidden = rows.new_zeros(*x_t.shape, rows.shape[-1])
+        hidden[i, d] = rows[: len(d)]
+    return torch.zeros(*x_t.shape, 1, device=x_t.device) if hidden is None else hidden

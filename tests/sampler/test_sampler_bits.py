@@ -109,5 +109,5 @@ def test_a_sample_that_reveals_nothing_costs_no_network_call() -> None:
     calls: list[int] = []
     body = model.network.body
     model.network.body = lambda x, *rest: calls.append(len(x)) or body(x, *rest)  # type: ignore[method-assign]
-    sample(model, Settings(steps=200, tile=1), Noise(0, [0]), length=6)
+    sample(model, Settings(steps=200, tile=2), Noise(0, [0]), length=6)
     assert 1 <= len(calls) <= 6

@@ -1,0 +1,45 @@
+"""Hidden states at chosen positions are those of the whole body."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from di4c_cli.network import build
+from di4c_cli.network.positions import body_at, supported
+
+SIZES: dict[str, dict[str, Any]] = {
+    "dit": {"width": 32, "depth": 2, "heads": 4, "cond_dim": 16},
+    "dit, timed": {"width": 32, "depth": 1, "heads": 4, "cond_dim": 16, "time_conditioning": True},
+    "maskgit": {"width": 32, "depth": 2, "heads": 4, "mlp": 48, "labels": 3},
+}
+LATENTS: list[dict[str, Any] | None] = [
+    None,
+    {"inject": "token"},
+    {"inject": "film"},
+    {"inject": "film", "dim": 3},
+]
+
+
+@pytest.mark.parametrize("latent", LATENTS)
+@pytest.mark.parametrize("kind", SIZES)
+def test_rows_equal_the_body(kind: str, latent: dict[str, Any] | None) -> None:
+    torch.manual_seed(0)
+    settings = {"type": kind.split(",")[0], "symbols": 11, "length": 13, **SIZES[kind], "latent": latent}
+    net = build(settings).eval().double().requires_grad_(False)
+    for parameter in net.parameters():
+        parameter.normal_(0, 0.3)
+    x, t = torch.randint(0, 12, (1, 13)), torch.tensor([0.6], dtype=torch.float64)
+    label = torch.tensor([2]) if "labels" in settings else None
+    dim = 0 if latent is None else latent.get("dim", 1)
+    lam = None if dim == 0 else torch.rand((1,) if dim == 1 else (1, dim), dtype=torch.float64)
+    d = torch.tensor([4, 0, 12, 4])
+    whole = net.body(x, t, label, lam)
+    torch.testing.assert_close(body_at(net, x, t, label, lam, d), whole[0, d], atol=1e-12, rtol=1e-10)
+
+
+def test_the_unet_has_no_such_shortcut() -> None:
+    sizes = {"channels": 8, "multipliers": [1], "blocks": 1, "attention": [0], "time_dim": 8}
+    assert not supported(build({"type": "unet", "symbols": 4, "shape": [1, 4, 4], **sizes}))
