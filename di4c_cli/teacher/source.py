@@ -26,7 +26,8 @@ class Source:
     name: str
     files: list[Path]
     origin: dict[str, Any] = field(default_factory=dict)
-    folder: Path | None = None
+    named: Path | None = None
+    """The one file the user named, if it was a file."""
 
     @classmethod
     def at(cls, path: Path) -> Source:
@@ -38,13 +39,13 @@ class Source:
                     f"{path} holds no model: there is neither a config.json nor a checkpoint.",
                     "Name a model's folder or file.",
                 )
-            return cls(path.resolve().name, found, {"path": path.name}, path)
+            return cls(path.resolve().name, found, {"path": path.name})
         if not safe.is_regular(path):
             raise UserError(f"{path} is not a readable file.", "Name a model's folder or file.")
         # tauLDR keeps config/ beside checkpoints/; everybody else keeps the configuration beside the weights
         around = [*_inside(path.parent, deep=False), *_inside(path.parent.parent / "config", deep=False)]
         texts = [file for file in around if file != path and safe.kind_of(file) == "text"]
-        return cls(path.stem, [path, *texts], {"path": path.name})
+        return cls(path.stem, [path, *texts], {"path": path.name}, path)
 
     def kind(self, wanted: str) -> list[Path]:
         """The files of one kind (see `safe.kind_of`)."""

@@ -5,19 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from standin import TOKEN, StandIn
-
-GOLDEN = Path(__file__).parents[1] / "golden"
-BRANCH = "baselines_kld_step_70000"
-
-Run = Callable[..., "subprocess.CompletedProcess[str]"]
+from standin import BRANCH, GOLDEN, TOKEN, Run, StandIn
 
 
 @pytest.fixture
@@ -69,12 +64,3 @@ def run(hub: StandIn, tmp_path: Path) -> Run:
         )
 
     return call
-
-
-def leftovers(cache: Path) -> list[str]:
-    """What a failed download may not leave behind: partial files, and snapshots without their content."""
-    if not cache.exists():
-        return []
-    partial = [path for path in cache.rglob("*") if path.name.endswith(".incomplete")]
-    dangling = [path for path in cache.rglob("snapshots/*/*") if not path.exists()]
-    return [str(path) for path in (*partial, *dangling)]

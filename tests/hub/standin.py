@@ -9,8 +9,10 @@ import base64
 import hashlib
 import json
 import re
+import subprocess
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -18,6 +20,11 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 TOKEN = "hf_standin"
+GOLDEN = Path(__file__).parents[1] / "golden"
+BRANCH = "baselines_kld_step_70000"
+"""Where `sdtt-7` is."""
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @dataclass
@@ -292,3 +299,12 @@ class _Handler(BaseHTTPRequestHandler):
 
 def _mode(name: str) -> str:
     return "lfs" if name.endswith((".safetensors", ".ckpt", ".pth")) else "regular"
+
+
+def leftovers(cache: Path) -> list[str]:
+    """What a failed download may not leave behind: partial files, and snapshots without their content."""
+    if not cache.exists():
+        return []
+    partial = [path for path in cache.rglob("*") if path.name.endswith(".incomplete")]
+    dangling = [path for path in cache.rglob("snapshots/*/*") if not path.exists()]
+    return [str(path) for path in (*partial, *dangling)]

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import BRANCH, Run
-from standin import StandIn
+from standin import BRANCH, Run, StandIn
 
 from di4c_cli import load
 from di4c_cli.publish import publish

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import BRANCH, GOLDEN, Run, leftovers
-from standin import Fault, StandIn
+from standin import BRANCH, GOLDEN, Fault, Run, StandIn, leftovers
 
 from di4c_cli import hub as client
 from di4c_cli import load
@@ -144,6 +143,16 @@ def test_a_cut_download_is_resumed(hub: StandIn, here: Path, monkeypatch: pytest
     half = (GOLDEN / "sdtt" / "model.safetensors").stat().st_size // 2
     assert ranges[0] == "" and ranges[1].startswith("bytes=") and int(ranges[1][6:-1]) in range(1, half + 1)
     assert torch.equal(model.log_probs(X, 1.0), load(str(GOLDEN / "sdtt")).log_probs(X, 1.0))
+
+
+def test_a_cache_that_cannot_be_written(hub: StandIn, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import constants
+
+    here.parent.parent.mkdir(parents=True, exist_ok=True)
+    here.parent.write_text("a file where the cache belongs")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(here))
+    with pytest.raises(Failure, match="could not be stored"):
+        load("sdtt-7")
 
 
 def test_a_private_repository_needs_the_token(

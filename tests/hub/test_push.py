@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from conftest import GOLDEN, Run
 from safetensors import safe_open
 from safetensors.torch import load_file
-from standin import Fault, StandIn
+from standin import GOLDEN, Fault, Run, StandIn
 
 from di4c_cli import hub as client
 from di4c_cli import load

@@ -57,6 +57,19 @@ def test_names_of_files_do_not_matter(golden: Path, tmp_path: Path) -> None:
     assert bundle.config.provenance["format"] == "maskgit"
 
 
+def test_the_named_file_is_meant(golden: Path, tmp_path: Path) -> None:
+    """A foreign checkpoint, or other weights, beside a folder of our own."""
+    convert(str(golden / "sdtt"), tmp_path / "out")
+    shutil.copy(golden / "maskgit" / "MaskGIT_ImageNet_256.pth", tmp_path / "out" / "x.pth")
+    assert load(str(tmp_path / "out" / "x.pth"), heads=4, codes=40).config.network["type"] == "maskgit"
+    tensors = load_file(tmp_path / "out" / "model.safetensors")
+    save_file({name: 2 * tensor for name, tensor in tensors.items()}, tmp_path / "out" / "other.safetensors")
+    weight = load(str(tmp_path / "out" / "other.safetensors")).denoiser.network.get_parameter(
+        "output_layer.linear.bias"
+    )
+    assert torch.equal(weight, 2 * tensors["output_layer.linear.bias"])
+
+
 def test_a_header_whose_length_looks_like_a_pickle(tmp_path: Path) -> None:
     """The first bytes of safetensors are a length, which may be the first bytes of a pickle."""
     path = tmp_path / "model"

@@ -8,6 +8,7 @@ from typing import Any
 from di4c_cli import recipe_file, student
 from di4c_cli.codec import locate
 from di4c_cli.errors import UserError
+from di4c_cli.teacher import safe
 from di4c_cli.teacher.bundle import Bundle, Options
 from di4c_cli.teacher.formats.dit import text_codec
 from di4c_cli.teacher.source import Source
@@ -25,9 +26,18 @@ def folder_of(source: Source) -> Path | None:
     return next((path.parent for path in source.files if path.name == "config.json"), None)
 
 
+def weights_of(source: Source, folder: Path) -> Path:
+    """The file the user named, or the one that belongs beside config.json."""
+    named = source.named
+    return (
+        named if named is not None and safe.kind_of(named) == "safetensors" else folder / "model.safetensors"
+    )
+
+
 def detect(source: Source) -> bool:
-    """By config.json."""
-    return folder_of(source) is not None and source.tree(is_config) is not None
+    """By config.json; a foreign checkpoint that lies beside one and was named is not meant by it."""
+    foreign = source.named is not None and safe.kind_of(source.named) == "pickle"
+    return not foreign and folder_of(source) is not None and source.tree(is_config) is not None
 
 
 def read(source: Source, options: Options) -> Bundle:
@@ -35,7 +45,7 @@ def read(source: Source, options: Options) -> Bundle:
     folder = folder_of(source)
     assert folder is not None
     config = student.read_config(folder)
-    path = folder / "model.safetensors"
+    path = weights_of(source, folder)
     if not path.is_file():
         raise UserError(f"{folder} has no model.safetensors.", "Name a complete model folder.")
     file = config.codec.get("file")
@@ -45,6 +55,7 @@ def read(source: Source, options: Options) -> Bundle:
         config.provenance = {**config.provenance, "loaded_from": dict(source.origin)}
     if options.tokenizer is not None:
         config.codec, folder = text_codec(config.network["symbols"], None, options)
+    student.plan(config, student.read_shapes(path), str(path))  # before a number of the file is read
     return Bundle(config, student.read_tensors(path), str(path), folder=folder)
 
 
