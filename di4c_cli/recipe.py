@@ -85,9 +85,9 @@ class Objective(Part):
     reference_steps: int = Field(
         16, ge=1, description="grid of the teacher's trajectory when reference is `teacher`"
     )
-    chunk_mb: float = Field(32.0, gt=0, description="memory of one chunk of logits")
+    chunk_mb: float = Field(64.0, gt=0, description="memory of one chunk of logits")
     cache_mb: float = Field(
-        128.0, ge=0, description="memory kept between the loss and its gradient; beyond it, recomputed"
+        256.0, ge=0, description="memory kept between the loss and its gradient; beyond it, recomputed"
     )
 
 

@@ -38,7 +38,7 @@ class Shape:
     masked: float = 0.5
     step: float = 0.05
     labels: int | None = None
-    chunk_mb: float = 32.0
+    chunk_mb: float = 64.0
     cache_mb: float = 256.0
     seed: int = 0
     threads: int | None = None

@@ -29,13 +29,18 @@ class Chunk:
     b: Tensor
     d: Tensor
     consis: bool
-    kept: bool
+    keep_targets: bool = True
+    keep_laws: bool = True
     log_p: Tensor | None = None  # (n, L, S)
     shift: Tensor | None = None  # (n, S)
     single: Tensor | None = None  # (n, S)
 
-    def forget(self) -> None:
-        self.log_p = self.shift = self.single = None
+    def forget(self, targets: bool = True, laws: bool = True) -> None:
+        """Drop what does not fit between the passes, or everything."""
+        if laws:
+            self.log_p = None
+        if targets:
+            self.shift = self.single = None
 
 
 class Core:
@@ -44,6 +49,7 @@ class Core:
     def __init__(self, problem: Problem, student: Prediction) -> None:
         self.problem, self.student = problem, student
         self.symbols = student.process.symbols
+        self.shares = problem.weights.divided(len(problem.x_t))  # of the batch's mean
         self.sums = Sums(problem, self.symbols)
         self.head: LinearHead | OpaqueHead = head_of(student.network, student.hidden)
 
@@ -54,8 +60,7 @@ class Core:
         probe = Probe(len(p.x_t), [chunk.b for chunk in chunks])
         for number, chunk in enumerate(chunks):
             probe.remember(number, self.first_pass(chunk))
-            if not (gradient and chunk.kept):
-                chunk.forget()
+            chunk.forget(not (gradient and chunk.keep_targets), not (gradient and chunk.keep_laws))
         terms = self.sums.terms()
         out = Outcome(weighted(p.weights, terms), terms, probe.health(self.sums))
         if gradient:
@@ -63,22 +68,33 @@ class Core:
         return out
 
     def chunks(self) -> list[Chunk]:
-        """Rows of unknown positions, those with a consistency term first, cut to the chunk's memory.
-
-        The cache keeps the first ones between the passes; the others are computed again.
-        """
+        """Rows of unknown positions, those with a consistency term first, cut to the chunk's memory."""
         p = self.problem
         unknown = self.student.process.unknown(p.x_t) & p.weights.any[:, None]
         consis = (p.weights.consis != 0) & p.needs_later
         row = self.symbols * torch.finfo(self.head.dtype).bits // 8
         size = max(1, int(p.chunk_bytes // (row * p.latents)))
-        out, left = [], p.cache_bytes
+        out = []
         for kind in (True, False):
             b, d = (unknown & (consis == kind)[:, None]).nonzero(as_tuple=True)
-            for some_b, some_d in zip(b.split(size), d.split(size)):
-                left -= len(some_b) * row * (p.latents + 1)
-                out.append(Chunk(some_b, some_d, kind, left >= 0))
-        return [chunk for chunk in out if len(chunk.b)]
+            out += [Chunk(bs, ds, kind) for bs, ds in zip(b.split(size), d.split(size)) if len(bs)]
+        self.plan_cache(out, row)
+        return out
+
+    def plan_cache(self, chunks: list[Chunk], row: int) -> None:
+        """Choose what stays between the passes; the rest is computed again. `row` is S numbers in bytes.
+
+        Targets first: they are L times smaller than the student's laws and cost as much to compute.
+        """
+        p = self.problem
+        laws = 2 if p.control_variate == "convex" or bool((p.weights.distil != 0).any()) else 1
+        left = p.cache_bytes
+        for chunk in chunks:
+            left -= len(chunk.b) * row * laws
+            chunk.keep_targets = left >= 0
+        for chunk in chunks:
+            left -= len(chunk.b) * row * p.latents
+            chunk.keep_laws = left >= 0
 
     def first_pass(self, chunk: Chunk) -> Rows:
         """Add the chunk to the sums; leave log-probabilities and targets in it."""
@@ -96,7 +112,7 @@ class Core:
     ) -> None:
         """Leave in the chunk what its gradient needs."""
         p = self.problem
-        mixture, chunk.single = aims(p.weights, p.control_variate, chunk.b, teacher, later)
+        mixture, chunk.single = aims(self.shares, p.control_variate, chunk.b, teacher, later)
         chunk.log_p, chunk.shift = log_p, shift_of(mixture, log_mean, p.latents)
 
     def targets(self, chunk: Chunk) -> tuple[Tensor | None, Tensor | None]:
@@ -134,24 +150,26 @@ class Core:
         self.head.start()
         out.hidden_grad = torch.zeros_like(hidden)
         for chunk in chunks:
-            if chunk.log_p is None:
+            if not chunk.keep_targets:
                 targets = self.targets(chunk)
                 self.aim(chunk, *self.student_laws(chunk), *targets)
-            dz = self.at_logits(chunk).div_(len(self.problem.x_t))
+            elif chunk.log_p is None:
+                chunk.log_p, _ = self.student_laws(chunk)
+            dz = self.at_logits(chunk)
             number, d = self.student_rows(chunk)
             out.hidden_grad[number, d] = self.head.pull(hidden[number, d], d, dz).to(hidden.dtype)
             chunk.forget()
         out.head_grads = self.head.finish()
 
     def at_logits(self, chunk: Chunk) -> Tensor:
-        """Gradient of the summed loss at the logits, `(n·L, S)`, written over the log-probabilities."""
+        """Gradient of the batch's mean loss at the logits, `(n·L, S)`, written over the log-probabilities."""
         assert chunk.log_p is not None
         symbols = self.sums.configurations(chunk.b, chunk.d)
         for rows in groups(len(chunk.b), chunk.log_p[0].numel(), chunk.log_p):
             log_p = chunk.log_p[rows]
-            sparse = self.sums.sparse(chunk.b[rows], self.sums.at(log_p, symbols[rows])).to(log_p.dtype)
+            sparse = self.sums.sparse(self.shares, chunk.b[rows], self.sums.at(log_p, symbols[rows]))
             parts = [None if x is None else x[rows] for x in (chunk.shift, chunk.single)]
-            logit_gradient(log_p, symbols[rows], sparse, *parts)
+            logit_gradient(log_p, symbols[rows], sparse.to(log_p.dtype), *parts)
         return chunk.log_p.flatten(0, 1)
 
 

@@ -37,12 +37,16 @@ class Head:
 
     def start(self) -> None:
         """Gradients that `pull` adds to."""
-        kinds = [torch.promote_types(p.dtype, torch.float32) for p in self.parameters]
-        self.grads = [torch.zeros_like(p, dtype=kind) for p, kind in zip(self.parameters, kinds)]
+        self.grads = [torch.zeros_like(p, dtype=summing(p)) for p in self.parameters]
 
     def finish(self) -> list[Tensor]:
         """The gradients, each in its weight's own dtype."""
         return [grad.to(p.dtype) for grad, p in zip(self.grads, self.parameters)]
+
+
+def summing(p: Tensor) -> torch.dtype:
+    """What gradients of p are added up in."""
+    return torch.promote_types(p.dtype, torch.float32)
 
 
 class LinearHead(Head):
@@ -56,13 +60,26 @@ class LinearHead(Head):
         half = torch.is_autocast_enabled(kind)
         self.work = torch.get_autocast_dtype(kind) if half else self.weight.dtype
         self.dtype = torch.promote_types(self.work, torch.float32)
+        self.written, self.symbols = False, 0
+
+    def start(self) -> None:
+        """The large weight's gradient is written by the first `pull`, not added to zeros."""
+        self.written = False
+        self.grads = [
+            torch.empty_like(self.weight, dtype=summing(self.weight)),
+            torch.zeros_like(self.bias, dtype=summing(self.bias)),
+        ]
+
+    def finish(self) -> list[Tensor]:
+        self.grads[0][self.symbols if self.written else 0 :] = 0
+        return super().finish()
 
     def pull(self, h: Tensor, d: Tensor, dz: Tensor) -> Tensor:
         """Rows h `(k, H)`, d `(k,)`, gradient at the logits dz `(k, S)` -> gradient at h `(k, H)`.
 
         Half-precision networks multiply in half precision, as torch's own backward does.
         """
-        symbols = dz.shape[1]
+        symbols = self.symbols = dz.shape[1]
         weight_grad, bias_grad = self.grads[0][:symbols], self.grads[1]
         if self.bias.dim() == 1:
             bias_grad[:symbols] += dz.sum(0)
@@ -70,10 +87,13 @@ class LinearHead(Head):
             bias_grad[:, :symbols].index_add_(0, d, dz.to(bias_grad.dtype))
         with torch.autocast(dz.device.type, enabled=False):
             dz, h = dz.to(self.work), h.to(self.work)
-            if weight_grad.dtype == self.work:
+            if weight_grad.dtype != self.work:
+                weight_grad.copy_(dz.T @ h) if not self.written else weight_grad.add_(dz.T @ h)
+            elif self.written:
                 weight_grad.addmm_(dz.T, h)
             else:
-                weight_grad += dz.T @ h
+                torch.mm(dz.T, h, out=weight_grad)
+            self.written = True
             out: Tensor = dz @ self.weight[:symbols].to(self.work)
         return out
 

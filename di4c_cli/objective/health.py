@@ -103,7 +103,7 @@ def squared_gradients(sums: Sums, rows: Rows) -> dict[str, Tensor]:
     """Squared norm of every weighted term's own gradient at the logits of all latents, `(n,)`."""
     weights, variate = sums.problem.weights, sums.problem.control_variate
     nothing = Weights(**{name: torch.zeros_like(weights.distil) for name in TERMS})
-    sparse = sums.sparse(rows.b, sums.at(rows.log_p, rows.symbols)).to(rows.log_p.dtype)
+    sparse = sums.sparse(weights, rows.b, sums.at(rows.log_p, rows.symbols)).to(rows.log_p.dtype)
     out = {}
     for name in TERMS:
         weight = getattr(weights, name)

@@ -23,6 +23,10 @@ class Weights:
         """`(B,)` bool: samples that have a loss at all."""
         return (self.distil != 0) | (self.consis != 0) | (self.corr != 0) | (self.marginal != 0)
 
+    def divided(self, by: int) -> Weights:
+        """Each sample's share in a mean over `by` samples."""
+        return Weights(self.distil / by, self.consis / by, self.corr / by, self.marginal / by)
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -44,7 +48,7 @@ class Problem:
     uniform: Tensor | None = None
     samples: Tensor | None = None
     x0: Tensor | None = None
-    chunk_bytes: int = 32 << 20
+    chunk_bytes: int = 64 << 20
     cache_bytes: int = 256 << 20
 
     @property

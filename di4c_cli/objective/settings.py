@@ -76,8 +76,8 @@ class Settings:
     teacher_step: str = "analytical"
     reference: str = "data"
     reference_steps: int = 16
-    chunk_mb: float = 32.0
-    cache_mb: float = 128.0
+    chunk_mb: float = 64.0
+    cache_mb: float = 256.0
 
     def __post_init__(self) -> None:
         _check(self, "branch", "control_variate", "teacher_step", "reference")

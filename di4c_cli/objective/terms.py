@@ -68,12 +68,12 @@ class Sums:
         self.ratio.index_add_(0, b, single - mean[:, None])
         self.product.index_add_(0, b, mean)
         if teacher is not None:
-            entropy = torch.xlogy(teacher, teacher).sum(-1)
+            entropy = negative_entropy(teacher)
             self._count("marginal", b, entropy - (teacher * log_mean).sum(-1))
             if bool((p.weights.distil[b] != 0).any()):
                 self._count("distil", b, entropy - over_latents(log_p, teacher))
         if later is not None:
-            entropy = torch.xlogy(later, later).sum(-1)
+            entropy = negative_entropy(later)
             self._count("target_entropy", b, -entropy)
             if p.control_variate == "marginal":
                 self._count("consis_indep", b, entropy - (later * log_mean).sum(-1))
@@ -107,7 +107,7 @@ class Sums:
             out["corr"] = out["nll"] if p.control_variate == "none" else -captured[:, -1]
         return out
 
-    def sparse(self, b: Tensor, single: Tensor) -> Tensor:
+    def sparse(self, weights: Weights, b: Tensor, single: Tensor) -> Tensor:
         """Pull of the configurations' symbols on the logits, `(n, L, X)`; `single` = log p(x; λ_i) there.
 
         ∂(log p̄ - log p)/∂z_i = (w_i - v_i)(p_i - 1_x): w_i is λ_i's posterior given the whole
@@ -123,10 +123,15 @@ class Sums:
             alone[:, :, : self.draws] = 1 / p.latents
         scale = torch.zeros(len(p.x_t), self.configs, dtype=joint.dtype, device=joint.device)
         if self.draws:
-            scale[:, : self.draws] = (p.weights.consis / self.draws)[:, None]
+            scale[:, : self.draws] = (weights.consis / self.draws)[:, None]
         if p.x0 is not None:
-            scale[:, -1] = p.weights.corr
+            scale[:, -1] = weights.corr
         return (joint - alone) * scale[b][:, None]
+
+
+def negative_entropy(law: Tensor) -> Tensor:
+    """Σ_s law log law `(n,)`, with 0 log 0 = 0; several times faster than xlogy."""
+    return (law.clamp_min(torch.finfo(law.dtype).tiny).log_().mul_(law)).sum(-1)
 
 
 def over_latents(log_p: Tensor, law: Tensor) -> Tensor:
