@@ -1,6 +1,8 @@
 """The Di4C loss as a textbook would write it, on `(B, L, D, S)` tensors: yardstick and oracle of ours.
 
-Everything is computed at every position and recorded by torch; nothing is chunked or left out.
+With T, U, K the log-probabilities of the student at t, of the student at u and of the teacher, the terms
+are written down one by one, at every position, and recorded by torch; nothing is chunked, shared or left
+out.
 """
 
 from __future__ import annotations
@@ -24,8 +26,8 @@ def dense_log_probs(prediction: Prediction) -> Tensor:
     d = torch.arange(length, device=prediction.x_t.device).repeat(number)
     network: Any = prediction.network
     logits: Tensor = network.head(prediction.hidden.flatten(0, 1), d)
-    log_p = torch.log_softmax(logits.to(torch.promote_types(logits.dtype, torch.float32)), -1)
-    log_p = log_p.view(number, length, -1)
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32)).view(number, length, -1)
+    log_p = logits - torch.logsumexp(logits, -1, keepdim=True)
     known = ~prediction.process.unknown(prediction.x_t)
     if not bool(known.any()):
         return log_p
@@ -52,9 +54,8 @@ def dense_terms(problem: Problem, student: Prediction) -> dict[str, Tensor]:
     if p.student_u is not None:
         with torch.no_grad():
             log_u = dense_log_probs(p.student_u).unflatten(0, (-1, count))
-            mean_u = log_mean_exp(log_u, 1)
-        x = draw(log_u, p)
-        terms |= consistency(p.control_variate, log_t, mean_t, mean_u, x)
+            x = draw(log_u, p)
+        terms |= consistency(p.control_variate, log_t, mean_t, log_u, x)
     if p.x0 is not None:
         joint, product, _ = likelihoods(log_t, mean_t, p.x0[:, None])
         terms["corr"] = (-joint if p.control_variate == "none" else product - joint).squeeze(1)
@@ -69,10 +70,10 @@ def likelihoods(log_t: Tensor, mean_t: Tensor, x: Tensor) -> tuple[Tensor, Tenso
     return log_mean_exp(single, 1), product, single
 
 
-def consistency(variate: str, log_t: Tensor, mean_t: Tensor, mean_u: Tensor, x: Tensor) -> dict[str, Tensor]:
+def consistency(variate: str, log_t: Tensor, mean_t: Tensor, log_u: Tensor, x: Tensor) -> dict[str, Tensor]:
     """Both parts of the consistency term (eq. monte-carlo, consis-cv; E.2 for the convex bound)."""
     joint, product, single = likelihoods(log_t, mean_t, x)
-    law = mean_u.exp()
+    law, mean_u = log_u.exp().mean(1), log_mean_exp(log_u, 1)
     if variate == "none":
         first, second = -joint, torch.zeros_like(joint[:, 0])
     elif variate == "convex":
