@@ -75,7 +75,10 @@ class Prepared:
 
     def facts(self) -> dict[str, Any]:
         """How the samples came about, for every result."""
+        import torch
+
         facts = {"model": self.model.name, "seed": self.seed, "n": self.n, **self.settings.named()}
+        facts["device"], facts["threads"] = str(self.model.denoiser.device), torch.get_num_threads()
         facts["tile"] = self.settings.tile_for(self.length)
         facts["head_rows"] = self.settings.head_rows_for(self.model.denoiser.symbols)
         facts["labels"] = self.labels

@@ -26,8 +26,11 @@ def shard_size(length: int) -> int:
 
 
 def identity(prepared: Prepared) -> dict[str, Any]:
-    """What the samples depend on; the number of them is not part of it, so a folder can grow."""
-    facts = {key: value for key, value in prepared.facts().items() if key != "n"}
+    """What the samples depend on; the number of them is not part of it, so a folder can grow.
+
+    Nor are device and threads: they may move a last bit, not the law.
+    """
+    facts = {k: v for k, v in prepared.facts().items() if k not in ("n", "device", "threads")}
     weights = hashlib.blake2b(digest_size=16)
     for name, tensor in sorted(prepared.model.denoiser.network.state_dict().items()):
         weights.update(name.encode())

@@ -4,7 +4,8 @@ A matrix product may sum in another order when it has another number of rows, an
 symbol. So the body runs on tiles of a fixed number of samples. With a tile of one, a sample's rows have the
 head for themselves, and the shape of that call is the sample's own affair. With larger tiles (short
 sequences, small models) the head runs on a fixed number of rows, whichever samples they come from. What is
-left over is padded.
+left over is padded. The number of CPU threads is not hidden this way: torch may split a sum differently for
+another number, so equal bits are promised for equal threads.
 """
 
 from __future__ import annotations
