@@ -157,7 +157,9 @@ def test_gaussian_tauldr(golden: Path) -> None:
     close(out.terms["consis"], g["out.consis"])
     distil = small_times(g, process)
     close(distil, g["out.distil"])
-    check_alphas(g, t, 1.0, {"sigmoid": "alpha_t_sigmoid", "linear": "alpha_t_linear", "const": "alpha_t_none"})
+    check_alphas(
+        g, t, 1.0, {"sigmoid": "alpha_t_sigmoid", "linear": "alpha_t_linear", "const": "alpha_t_none"}
+    )
     weighted = alpha_at(TAULDR.alpha, t) * out.terms["corr"] + out.terms["marginal"]
     close(weighted, g["out.data_weighted"])
     for variate, key in (("marginal", "total_mean"), ("none", "total_mean_nocv")):
