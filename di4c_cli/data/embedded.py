@@ -74,12 +74,12 @@ def _speeches() -> World:
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(embedded.asset("text-units.json")))
-    unknown = tokenizer.token_to_id("[MASK]")
+    unknown: int = tokenizer.token_to_id("[MASK]")
     parts = []
     for lines, stride in zip(speech_lines(), (1, 4), strict=True):
         windows = []
         for line in lines:
             window = torch.tensor(tokenizer.encode(line).ids).unfold(0, TEXT_LENGTH, stride)
-            windows.append(window[(window != unknown).all(1)])
+            windows.append(window[window.ne(unknown).all(1)])
         parts.append(torch.cat(windows))
     return World(parts[0], parts[1])
