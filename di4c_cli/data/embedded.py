@@ -74,7 +74,7 @@ def _speeches() -> World:
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(embedded.asset("text-units.json")))
-    unknown: int = tokenizer.token_to_id("[MASK]")
+    unknown = tokenizer.get_vocab()["[MASK]"]
     parts = []
     for lines, stride in zip(speech_lines(), (1, 4), strict=True):
         windows = []

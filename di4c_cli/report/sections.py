@@ -26,8 +26,8 @@ def colour(results: Results, row: str) -> int:
 
 def table(header: list[str], rows: list[list[str]], wide: bool = False) -> str:
     """A table that scrolls sideways on a narrow screen."""
-    head = "".join(f"<th>{escape(text)}</th>" for text in header)
     mark = ' class="wide"' if wide else ""
+    head = "".join(f"<th{mark}>{escape(text)}</th>" for text in header)
     body = "".join(
         "<tr>" + "".join(f"<td{mark}>{escape(text)}</td>" for text in row) + "</tr>" for row in rows
     )
