@@ -28,6 +28,9 @@ class SamplingDefaults(BaseModel):
     last: Literal["sample", "argmax"] = "sample"
     grid: Literal["uniform", "pixels"] = "uniform"
     guidance: float = 0.0
+    lead: int | None = Field(
+        None, ge=1, description="the student makes the first so many steps, its teacher the rest; none: all"
+    )
     tile: int = Field(
         16, ge=1, le=4096, description="samples per network call; fixed, so that batches cannot matter"
     )

@@ -34,6 +34,7 @@ class Model:
         self._folder, self._codec_tensors = folder, codec_tensors
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
         self._codec: codec.Codec | None = None
+        self._teacher: Model | None = None
 
     @property
     def name(self) -> str:
@@ -63,6 +64,24 @@ class Model:
         """The tokenizer or VQGAN that belongs beside config.json."""
         name = self.config.codec.get("file")
         return None if name is None or self.folder is None else self.folder / str(name)
+
+    @property
+    def teacher(self) -> Model:
+        """Who taught this student, found by the name in its history when first needed."""
+        if self._teacher is None:
+            ref = str(self.config.provenance.get("teacher") or "")
+            if not ref:
+                raise UserError(
+                    f"'{self.name}' does not say who taught it.", "Name the teacher with --teacher."
+                )
+            try:
+                self._teacher = load(ref, device=self.denoiser.device)
+            except UserError as error:
+                raise UserError(
+                    f"The teacher '{ref}', who makes the last steps, cannot be loaded: {error.message}",
+                    "Name it with --teacher, or use --hybrid 0.",
+                ) from error
+        return self._teacher
 
     def to(self, device: torch.device | str) -> Model:
         """Move the network."""
@@ -100,12 +119,21 @@ class Model:
         """`(n, D)` samples number `first` … of `seed`; the same for any `batch_size`.
 
         `label`: one for all, or one per sample; None is unconditional. Other options are those of
-        `di4c_cli.sampler.Settings`, plus `given` and `teacher` (for hybrid sampling).
+        `di4c_cli.sampler.Settings`, plus `given` and `teacher` (for hybrid sampling; else the student's own).
         """
         from di4c_cli.sampler.run import sample_many
 
         defaults = self.config.sampling
+        if options.get("teacher") is None and self.helped(steps, options.get("hybrid")):
+            options["teacher"] = self.teacher.denoiser
         return sample_many(self.denoiser, defaults, n, steps, seed, label, batch_size, first, **options)
+
+    def helped(self, steps: int | None = None, hybrid: int | None = None) -> bool:
+        """Whether a teacher makes some of `steps` steps: `hybrid` of them, or what the model's defaults say."""
+        if hybrid is not None:
+            return hybrid > 0
+        lead = self.config.sampling.lead
+        return lead is not None and (steps or self.config.sampling.steps) > lead
 
     def decode(self, x: Tensor) -> Any:
         """Ids to a list of strings, or to uint8 images `(n, H, W)` or `(n, H, W, 3)`."""

@@ -60,6 +60,19 @@ class Times(Part):
     small_share: float | None = Field(
         None, ge=0, le=1, description="probability that t falls below δ (SDTT: 0.3); none: uniform"
     )
+    one_share: float = Field(0.0, ge=0, le=1, description="probability that t is 1, where nothing is known")
+
+
+class Posterior(Part):
+    """An amortised posterior q(λ|x0, xt): its bound replaces blind draws of λ (docs/frontier.md)."""
+
+    weight: float = Field(1.0, gt=0, description="of the bound in the loss")
+    width: int = Field(256, ge=1, description="hidden width of q")
+    floor: float = Field(0.05, ge=0, le=1, description="price of λ, per nat, at the start")
+    rise: Span = Field(
+        default_factory=lambda: Span(low=0.25, high=0.6),
+        description="parts of the training between which the price rises to 1",
+    )
 
 
 class Objective(Part):
@@ -85,6 +98,7 @@ class Objective(Part):
     reference_steps: int = Field(
         16, ge=1, description="grid of the teacher's trajectory when reference is `teacher`"
     )
+    posterior: Posterior | None = Field(None, description="amortised posterior of λ; none: prior draws")
     chunk_mb: float = Field(64.0, gt=0, description="memory of one chunk of logits")
     cache_mb: float = Field(
         256.0, ge=0, description="memory kept between the loss and its gradient; beyond it, recomputed"
@@ -160,6 +174,17 @@ class Recipe(Part):
     training: Training = Field(default_factory=Training)
     sampling: SamplingDefaults | None = Field(None, description="the student's defaults; none: the teacher's")
     evaluation: Evaluation = Field(default_factory=Evaluation)
+
+    @model_validator(mode="after")
+    def _smooth(self) -> Recipe:
+        """A posterior moves λ by small amounts: λ must be normal, and not spread over sinusoids."""
+        if self.objective.posterior is None:
+            return self
+        if self.latent.distribution != "normal" or self.latent.features == "sinusoid":
+            raise ValueError("objective.posterior needs latent.distribution: normal and latent.features: raw")
+        if self.latent.features is None:
+            self.latent.features = "raw"
+        return self
 
 
 class Pretrain(Part):

@@ -62,6 +62,25 @@ def find(name: str) -> Path:
     return folder() / f"{name}.yaml"
 
 
+PRESETS = ("paper", "leader")
+"""Folders of recipes that train the same teachers another way."""
+
+
+def with_preset(name: str, preset: str) -> str:
+    """The recipe `name` in a preset's way: `paper/tiny-digits`. A recipe that is that way already is itself."""
+    if preset not in PRESETS:
+        raise UserError(f"Unknown preset '{preset}'.{nearest(preset, PRESETS)}", "Use paper or leader.")
+    base, known = name.rpartition("/")[2], names()
+    if f"{preset}/{base}" in known:
+        return f"{preset}/{base}"
+    # a recipe with a counterpart in the other preset is in this one already
+    if base in known and any(f"{other}/{base}" in known for other in PRESETS if other != preset):
+        return base
+    if base in known and preset == "paper":
+        return base
+    raise UserError(f"The recipe '{name}' has no preset '{preset}'.", "Run `di4c recipes` to list them.")
+
+
 def read(name: str, overrides: Mapping[str, Any] | None = None) -> Recipe:
     """A distillation recipe, with dotted overrides applied before validation."""
     return _parse(Recipe, find(name), overrides or {})

@@ -126,3 +126,18 @@ def test_embedded_models_load_and_sample(world: str, kind: str) -> None:
     assert len(out) == 2
     size = (embedded.model(world, kind) / "model.safetensors").stat().st_size
     assert size <= 2_000_000
+
+
+def test_a_leading_student_leaves_the_rest_to_its_teacher(tmp_path: Path) -> None:
+    """`sampling.lead`: the same samples as an explicit hybrid; one step needs no teacher."""
+    student = di4c_cli.load("tiny-digits-student")
+    student.config.sampling.lead = 1
+    teacher = di4c_cli.load("tiny-digits").denoiser
+    explicit = student.sample(3, steps=4, seed=5, hybrid=3, teacher=teacher)
+    assert torch.equal(student.sample(3, steps=4, seed=5), explicit)
+    assert student.helped(2) and not student.helped(1) and not student.helped(4, hybrid=0)
+    student.config.provenance["teacher"] = "no-such-teacher"
+    student._teacher = None
+    assert student.sample(2, steps=1, seed=5).shape == (2, 64)
+    with pytest.raises(UserError, match="no-such-teacher"):
+        student.sample(2, steps=2, seed=5)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from di4c_cli.config import LatentConfig, ModelConfig, SamplingDefaults
@@ -107,7 +107,11 @@ class Contest:
 
 
 def from_shape(name: str, device: str, steps: int | None, batch: int | None) -> Contest:
-    """A named shape with random weights; on a CPU the batch is one unless asked for, and the note says so."""
+    """A named shape with random weights; on a CPU the batch is one unless asked for, and the note says so.
+
+    The whole batch goes through the network at once. `di4c sample` cuts it into tiles, so that a sample's bits
+    do not depend on its neighbours.
+    """
     import torch
 
     from di4c_cli import student
@@ -123,6 +127,8 @@ def from_shape(name: str, device: str, steps: int | None, batch: int | None) -> 
         note += f"; batch {size} instead of {shape.batch}"
     defaults = shape.config("student").sampling
     settings = resolve(defaults, pair[0].length, steps, shape.labels is not None)
+    # every batch has the same size here, so that it can be its own tile
+    settings = replace(settings, tile=1 if size == 1 else 0)
     return Contest(shape.title, pair[0], pair[1], settings, size, note)
 
 
@@ -182,6 +188,7 @@ def _sampling(contest: Contest, model: Denoiser, seed: int) -> Run:
         label = None
         if contest.labels is not None:
             label = (noise.at("bench").uniform("label") * contest.labels).long()
-        sample(model, contest.settings, noise, label)
+        helper = contest.teacher if contest.settings.hybrid else None
+        sample(model, contest.settings, noise, label, teacher=helper)
 
     return run

@@ -85,10 +85,12 @@ def consistency(variate: str, log_t: Tensor, mean_t: Tensor, log_u: Tensor, x: T
 
 
 def draw(log_u: Tensor, problem: Problem) -> Tensor:
-    """x_j `(B, M, D)`, one from each latent, by the inverse CDF."""
+    """x_j `(B, M, D)`, one from each latent: given, by the inverse CDF of given uniforms, or as published."""
     if problem.samples is not None:
         return problem.samples
-    assert problem.uniform is not None
+    if problem.uniform is None:
+        noise = 1e-10 - (torch.rand_like(log_u) + 1e-10).log()
+        return (log_u.exp() / noise).argmax(-1)
     cumulative = log_u.exp().cumsum(-1)
     goal = problem.uniform.to(cumulative)[..., None] * cumulative[..., -1:]
     return torch.searchsorted(cumulative, goal).squeeze(-1).clamp_max(log_u.shape[-1] - 1)

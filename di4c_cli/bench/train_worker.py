@@ -8,7 +8,7 @@ import json
 import resource
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -85,12 +85,12 @@ class Body:
 
 
 class Dense(Body):
-    """The same with all heads and the textbook loss."""
+    """The same with all heads, the published 32-bit draw and the textbook loss."""
 
     def step(self) -> Tensor:
         objective, case = self.setup.objective, self.setup.case
         with torch.no_grad():
-            problem = objective.at_t(case)
+            problem = replace(objective.at_t(case), uniform=None)
         loss = dense_loss(problem, objective.student_at_t(case))
         loss.backward()
         return loss.detach()

@@ -32,7 +32,9 @@ def bench_latency(
     compare: Annotated[
         bool, typer.Option("--compare", help="Also time the body alone and a textbook 32-bit sampler.")
     ] = False,
-    tile: Annotated[int | None, typer.Option(min=0, help="Samples per network call; 0: the batch.")] = None,
+    tile: Annotated[
+        int | None, typer.Option(min=0, help="Samples per network call; 0: the batch [shapes: 0].")
+    ] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads [torch's choice].")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or mps [cuda if there is one].")] = None,
     out: Annotated[Path, typer.Option(help="The plot.")] = Path("latency.png"),

@@ -14,7 +14,8 @@ from di4c_cli.cli.console import emit_json, guarded, say
 from di4c_cli.cli.live import SHOWN, LiveTable, duration
 from di4c_cli.errors import Di4cError
 from di4c_cli.teacher.registry import recipe_for
-from di4c_cli.training.launch import launch, launch_with_accelerate, launched, preset
+from di4c_cli.training.launch import launch, launch_with_accelerate, launched
+from di4c_cli.training.launch import preset as accelerate_preset
 
 if TYPE_CHECKING:
     from di4c_cli.recipe import Recipe
@@ -27,6 +28,9 @@ def distill(
     ] = None,
     recipe: Annotated[
         str | None, typer.Option("--recipe", "-r", help="Name or YAML file; see `di4c recipes`.")
+    ] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="`paper`: the published objective; `leader`: the amortised one.")
     ] = None,
     rounds: Annotated[int | None, typer.Option(help="Rounds; each student teaches the next.")] = None,
     iterations: Annotated[int | None, typer.Option(help="Training steps a round.")] = None,
@@ -46,7 +50,7 @@ def distill(
     processes: Annotated[int | None, typer.Option(min=1, help="Local processes to train with.")] = None,
     accelerate_config: Annotated[
         str | None,
-        typer.Option("--accelerate-config", "--preset", help="ddp, fsdp2, deepspeed-zero2 or a YAML file."),
+        typer.Option("--accelerate-config", help="ddp, fsdp2, deepspeed-zero2 or a YAML file."),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would happen; change nothing.")
@@ -69,7 +73,7 @@ def distill(
     def command() -> None:
         from di4c_cli.training.run_folder import default_out
 
-        resolved, name = resolve(teacher, recipe, flags, settings or [])
+        resolved, name = resolve(teacher, recipe, flags, settings or [], preset)
         folder = out or default_out(resolved.teacher, name, resolved.seed)
         if dry_run:
             _preview(resolved, folder, processes or 1, device, as_json)
@@ -94,7 +98,7 @@ def quietly(command: Callable[[], None]) -> None:
 def _launch(config: str | None, processes: int | None, device: str | None) -> int:
     """The same command in several processes; they know from their environment that they are launched."""
     if config is not None:
-        return launch_with_accelerate(preset(config), processes, sys.argv[1:])
+        return launch_with_accelerate(accelerate_preset(config), processes, sys.argv[1:])
     from di4c_cli.training.processes import check_device, on_cpu
 
     check_device(device)
@@ -103,10 +107,16 @@ def _launch(config: str | None, processes: int | None, device: str | None) -> in
 
 
 def resolve(
-    teacher: str | None, recipe: str | None, flags: dict[str, Any], settings: list[str]
+    teacher: str | None,
+    recipe: str | None,
+    flags: dict[str, Any],
+    settings: list[str],
+    preset: str | None = None,
 ) -> tuple[Recipe, str]:
     """Recipe file, flags and `--set` together, and the recipe's short name; `--set` has the last word."""
     name = recipe or recipe_for(teacher or embedded.DEFAULT)
+    if preset is not None:
+        name = recipe_file.with_preset(name, preset)
     overrides = {key: value for key, value in flags.items() if value is not None}
     if teacher is not None:
         overrides["teacher"] = teacher

@@ -12,6 +12,8 @@ from typing import Any
 from di4c_cli.recipe import Recipe
 
 SHOWN = ("loss", "distil", "consis", "corr", "marginal", "correlation_data")
+BOUNDED = ("loss", "explained", "kl")
+"""With an amortised posterior of λ."""
 EVERY = 2.0
 """Seconds between two lines of the table."""
 LINES = 8
@@ -26,6 +28,7 @@ class LiveTable:
         from rich.live import Live
 
         self.recipe = recipe
+        self._shown_names = SHOWN if recipe.objective.posterior is None else BOUNDED
         console = Console(stderr=True)
         self._live = (
             Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
@@ -54,7 +57,7 @@ class LiveTable:
         if self._steps == 0:  # the rate is that of the steps, not of loading models
             self._began = now - row["seconds"]
         self._steps += 1
-        for name in SHOWN:
+        for name in self._shown_names:
             value = row.get(name)
             if value is not None:
                 self._means[name] = SMOOTH * self._means.get(name, value) + (1 - SMOOTH) * value
@@ -70,14 +73,20 @@ class LiveTable:
         place = f"{row['step']}/{training.iterations}"
         if self.recipe.rounds > 1:
             place = f"round {row['round']}/{self.recipe.rounds} {place}"
-        figures = [f"{self._means[name]:.3f}" if name in self._means else "-" for name in SHOWN]
+        figures = [f"{self._means[name]:.3f}" if name in self._means else "-" for name in self._shown_names]
         return [place, f"{rate:.3g}/s", duration(left / rate), *figures, memory()]
 
     def _table(self) -> Any:
         from rich.table import Table
 
         table = Table(box=None, pad_edge=False)
-        for name in ("step", "rate", "left", *(name.removesuffix("_data") for name in SHOWN), "memory"):
+        for name in (
+            "step",
+            "rate",
+            "left",
+            *(name.removesuffix("_data") for name in self._shown_names),
+            "memory",
+        ):
             table.add_column(name, justify="right")
         for line in self._lines:
             table.add_row(*line)

@@ -109,7 +109,7 @@ def prepare(request: Request, say: Say) -> Prepared:
     if request.n is not None and request.n < 1:
         raise UserError(f"{request.n} samples are too few.", "Use -n 1 or more.")
     texts = _texts(request)
-    model, teacher = _models(request, bool(asked.get("hybrid")), say)
+    model, teacher = _models(request, asked.get("hybrid"), say)
     guidance = asked.get("guidance", model.config.sampling.guidance)
     labels = parse_labels(request.label, model.config.labels, guidance)
     length = model.denoiser.length
@@ -184,20 +184,19 @@ def _given(texts: tuple[str, str] | None, model: Model) -> Tensor | None:
     return torch.tensor(ids, dtype=torch.long)
 
 
-def _models(request: Request, hybrid: bool, say: Say) -> tuple[Model, Model | None]:
+def _models(request: Request, hybrid: int | None, say: Say) -> tuple[Model, Model | None]:
     """The model that samples, and in a hybrid the teacher that finishes."""
     from di4c_cli.model import load
 
     device = choose_device(request.device)
-    if not hybrid:
-        if request.student is not None and request.teacher is not None:
-            raise UserError("Two models are named but one samples.", "Drop one, or add --hybrid K.")
-        return load(request.student or request.teacher or default_model(say), device=device), None
-    student = load(request.student or default_model(say), device=device)
-    ref = request.teacher or str(student.config.provenance.get("teacher") or "")
-    if not ref:
-        raise UserError(f"'{student.name}' does not say who taught it.", "Name the teacher with --teacher.")
-    return student, load(ref, device=device)
+    if request.student is None and request.teacher is not None and not hybrid:
+        return load(request.teacher, device=device), None
+    model = load(request.student or default_model(say), device=device)
+    if model.helped(request.steps, hybrid):
+        return model, model.teacher if request.teacher is None else load(request.teacher, device=device)
+    if request.teacher is not None:
+        raise UserError("Two models are named but one samples.", "Drop one, or add --hybrid K.")
+    return model, None
 
 
 def default_model(say: Say) -> str:

@@ -10,6 +10,7 @@ from torch import Tensor
 from di4c_cli.denoiser import Denoiser, Prediction
 from di4c_cli.noise import Noise
 from di4c_cli.objective.fused import evaluate
+from di4c_cli.objective.posterior import Posterior, bound, price
 from di4c_cli.objective.problem import Problem, Weights
 from di4c_cli.objective.reference import Samples, draw_reference
 from di4c_cli.objective.settings import Settings
@@ -52,15 +53,43 @@ class Objective:
         self.settings = settings
 
     def __call__(
-        self, student: Denoiser, teacher: Denoiser, batch: Samples, noise: Noise, dropout: bool = False
+        self,
+        student: Denoiser,
+        teacher: Denoiser,
+        batch: Samples,
+        noise: Noise,
+        dropout: bool = False,
+        posterior: Posterior | None = None,
+        progress: float = 1.0,
     ) -> Loss:
-        """The loss of samples `batch` with draws from `noise`; dropout acts on the student at t (and δ)."""
+        """The loss of samples `batch` with draws from `noise`; dropout acts on the student at t (and δ).
+
+        `posterior` adds its bound; `progress` in [0, 1] is how much of the training is done.
+        """
         with torch.no_grad():
             moments = draw_moments(self.settings, noise)
             reference = draw_reference(self.settings, teacher, batch, moments, noise)
-        return self.loss(
-            Case(student, teacher, batch.label, noise, moments, reference.x_t, reference.x0), dropout
+        case = Case(student, teacher, batch.label, noise, moments, reference.x_t, reference.x0)
+        if posterior is None:
+            return self.loss(case, dropout)
+        return self._bounded(case, posterior, progress, dropout)
+
+    def _bounded(self, case: Case, posterior: Posterior, progress: float, dropout: bool) -> Loss:
+        """The bound alone, or beside those of the other terms that have a weight."""
+        s, t = self.settings, case.moments.t
+        assert s.posterior is not None
+        weights = self.weights(case.moments)
+        loss = Loss(torch.zeros((), dtype=torch.float64, device=t.device))
+        if s.branch == "both" or bool(weights.any.any()):
+            loss = self.loss(case, dropout)
+        problem = replace(self._problem(case.x_t, 1, weights), x0=case.x0)
+        total, parts = bound(
+            s.posterior, problem, case.student, posterior, t, case.label, case.noise, progress, dropout
         )
+        share = s.posterior.weight * (parts["explained"] + price(s.posterior, progress) * parts["kl"])
+        loss.terms |= parts | {"total": loss.terms.get("total", 0.0) + share}
+        loss.total = loss.total + total
+        return loss
 
     def loss(self, case: Case, dropout: bool = False) -> Loss:
         """The loss of a batch whose times and x_t are drawn already."""

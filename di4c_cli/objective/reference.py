@@ -48,6 +48,7 @@ def draw_reference(
         x0 = batch.x0
         return Reference(teacher.process.corrupt(x0, moments.t, noise.uniform("corrupt", x0.shape[1])), x0)
     needs_x0 = settings.branch == "both" or (settings.alpha.kind != "zero" and settings.alpha.scale != 0)
+    needs_x0 = needs_x0 or settings.posterior is not None
     with torch.no_grad():
         return trajectory(teacher, batch.label, moments.t, settings.reference_steps, noise, needs_x0)
 

@@ -52,11 +52,25 @@ class Delta(Span):
 
 @dataclass(frozen=True)
 class Times:
-    """Distribution of t: uniform in [low, 1], or below δ with probability `small_share`; maybe on a grid."""
+    """Distribution of t: uniform in [low, 1], or below δ with probability `small_share`; maybe on a grid.
+
+    With probability `one_share` t is 1 instead.
+    """
 
     low: float = 0.0
     grid: int | None = None
     small_share: float | None = None
+    one_share: float = 0.0
+
+
+@dataclass(frozen=True)
+class PosteriorSettings:
+    """An amortised posterior of λ and the price of using it (`objective.posterior`)."""
+
+    weight: float = 1.0
+    width: int = 256
+    floor: float = 0.05
+    rise: Span = field(default_factory=lambda: Span(0.25, 0.6))
 
 
 @dataclass(frozen=True)
@@ -76,6 +90,7 @@ class Settings:
     teacher_step: str = "analytical"
     reference: str = "data"
     reference_steps: int = 16
+    posterior: PosteriorSettings | None = None
     chunk_mb: float = 64.0
     cache_mb: float = 256.0
 
@@ -95,6 +110,12 @@ class Settings:
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> Settings:
         """From plain nested values, e.g. a dumped recipe section; a missing key keeps its default."""
+        values = dict(values)
+        if isinstance(values.get("posterior"), Mapping):
+            own = dict(values["posterior"])
+            if isinstance(own.get("rise"), Mapping):
+                own["rise"] = Span(**own["rise"])
+            values["posterior"] = PosteriorSettings(**own)
         parts: dict[str, Any] = {"alpha": Alpha, "delta": Delta, "step": Span, "time": Times}
         known = {entry.name for entry in fields(Settings)}
         if unknown := set(values) - known:

@@ -74,4 +74,6 @@ def draw_moments(settings: Settings, noise: Noise) -> Moments:
         low = torch.maximum(low, settings.delta.low + step)
     small = delta.amin(1) if both else delta
     t = draw_time(settings.time, low, small, noise.uniform("t/choose"), noise.uniform("t"))
+    if settings.time.one_share:
+        t = torch.where(noise.uniform("t/one") < settings.time.one_share, 1.0, t)
     return Moments(t, (t - step).clamp_min(0), step, delta)

@@ -111,9 +111,10 @@ def resolve(
     """The settings for one request: what is asked for, else the model's defaults. None is not asking.
 
     A default guidance needs a label; without one the model is sampled as it is. The default tile is meant for
-    short sequences.
+    short sequences. A student that only leads leaves the other steps to its teacher (`hybrid`).
     """
     values = defaults.model_dump()
+    lead = values.pop("lead", None)
     if not labelled:
         values["guidance"] = 0.0
     if length >= LONG:
@@ -121,6 +122,8 @@ def resolve(
     values |= {key: value for key, value in options.items() if value is not None}
     if steps is not None:
         values["steps"] = steps
+    if lead is not None:
+        values.setdefault("hybrid", max(0, values["steps"] - lead))
     unknown = sorted(set(values) - {field.name for field in fields(Settings)})
     if unknown:
         raise UserError(f"There is no sampling option '{unknown[0]}'.", "See `di4c sample --help`.")

@@ -25,7 +25,7 @@ from di4c_cli.recipe import Recipe
 from di4c_cli.teacher import registry
 from di4c_cli.training.estimate import Memory, available, count, estimate, on_meta
 from di4c_cli.training.loop import Outside, Round
-from di4c_cli.training.loss_module import LossModule, make_objective
+from di4c_cli.training.loss_module import LossModule, make_objective, make_posterior
 from di4c_cli.training.make_student import new_student, student_config
 from di4c_cli.training.plan import make_plan
 from di4c_cli.training.processes import make_accelerator
@@ -170,7 +170,9 @@ def _measure(
     config = student_config(model, share, 1)
     teacher = copy.deepcopy(model.denoiser).to(accelerator.device)
     objective = make_objective(share.objective.model_dump())
-    module = LossModule(new_student(model, config, share, 1), teacher, objective, share.training.dropout > 0)
+    student = new_student(model, config, share, 1)
+    posterior = make_posterior(share, student, 1)
+    module = LossModule(student, teacher, objective, share.training.dropout > 0, posterior)
     outside = Outside(
         Path(), None, StopRequest(loud=False), lambda row: None, lambda step, tensors: None, lambda text: None
     )

@@ -141,7 +141,7 @@ class Round:
             batch = self.source.read(first, self.plan.micro).to(self.accelerator.device)
             noise = Noise(self.recipe.seed, batch.index, f"train/{progress.round}", self.accelerator.device)
             with self.accelerator.accumulate(self.module):
-                result = self.module(batch, noise)
+                result = self.module(batch, noise, progress.step / self.recipe.training.iterations)
                 self.accelerator.backward(result[0])
             figures.add(*result)
         return figures

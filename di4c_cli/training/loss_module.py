@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from di4c_cli.data.batch import Batch
 from di4c_cli.denoiser import Denoiser
 from di4c_cli.noise import Noise
+from di4c_cli.recipe import Recipe
 
 Objective = Callable[..., Any]
 """`(student, teacher, batch, noise, dropout=) -> Loss` with `total`, `terms`, `active` and `health`."""
@@ -22,20 +23,29 @@ Result = tuple[Tensor, dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]
 class LossModule(nn.Module):
     """Student and objective; the teacher, outside the module tree, is neither trained nor synchronised."""
 
-    def __init__(self, student: Denoiser, teacher: Denoiser, objective: Objective, dropout: bool) -> None:
+    def __init__(
+        self,
+        student: Denoiser,
+        teacher: Denoiser,
+        objective: Objective,
+        dropout: bool,
+        posterior: nn.Module | None = None,
+    ) -> None:
         super().__init__()
         self.student = student
+        self.posterior = posterior
         self._outside = (teacher, objective)  # in a tuple, torch does not see the teacher as a submodule
         self.dropout = dropout
         self.touch_all = False
 
-    def forward(self, batch: Batch, noise: Noise) -> Result:
+    def forward(self, batch: Batch, noise: Noise, progress: float = 1.0) -> Result:
         teacher, objective = self._outside
-        loss = objective(self.student, teacher, batch, noise, dropout=self.dropout)
+        more = {} if self.posterior is None else {"posterior": self.posterior, "progress": progress}
+        loss = objective(self.student, teacher, batch, noise, dropout=self.dropout, **more)
         total = loss.total
         if self.touch_all or not total.requires_grad:
             # a batch without a single unknown position has no graph, and DDP waits for all parameters
-            total = total + sum(p.flatten()[0] * 0 for p in self.student.parameters() if p.requires_grad)
+            total = total + sum(p.flatten()[0] * 0 for p in self.parameters() if p.requires_grad)
         return total, loss.terms, loss.active, loss.health
 
 
@@ -45,6 +55,16 @@ def make_objective(values: dict[str, Any]) -> Objective:
     from di4c_cli.objective.settings import Settings
 
     return Di4c(Settings.from_dict(values))
+
+
+def make_posterior(recipe: Recipe, student: Denoiser, round_number: int) -> nn.Module | None:
+    """The recipe's amortised posterior for this student, if it has one."""
+    from di4c_cli.objective.posterior import Posterior
+
+    settings = recipe.objective.posterior
+    if settings is None:
+        return None
+    return Posterior(student, settings.width, f"{recipe.seed}:posterior:{round_number}").to(student.dtype)
 
 
 def seed_dropout(seed: int, round_number: int, step: int, rank: int) -> None:

@@ -24,7 +24,7 @@ from di4c_cli.student import build, save_folder
 from di4c_cli.training.checkpoint import full_disk_explained
 from di4c_cli.training.curves import draw_curves
 from di4c_cli.training.loop import Outside, Report, Round
-from di4c_cli.training.loss_module import LossModule, make_objective
+from di4c_cli.training.loss_module import LossModule, make_objective, make_posterior
 from di4c_cli.training.make_student import new_student, student_config
 from di4c_cli.training.metrics import MetricsFile, Row, read_rows
 from di4c_cli.training.periodic import write_samples
@@ -168,7 +168,8 @@ class Run:
             student.compile()
         frozen = copy.deepcopy(teacher.denoiser).to(self.accelerator.device, self.options.dtype)
         objective = make_objective(self.recipe.objective.model_dump())
-        return LossModule(student, frozen, objective, self.recipe.training.dropout > 0)
+        posterior = make_posterior(self.recipe, student, number)
+        return LossModule(student, frozen, objective, self.recipe.training.dropout > 0, posterior)
 
     def _report(self, row: Row) -> None:
         self.options.report(row)

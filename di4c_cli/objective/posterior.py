@@ -1,0 +1,103 @@
+"""An amortised posterior q(λ|x0, xt): which λ explains a sample, instead of blind draws from the prior.
+
+With L draws from the prior a mixture can be seen to capture at most log L nats of correlation, and as a rule far
+less. A λ drawn from q explains its sample from the start; the price is the divergence of q from the prior:
+
+    -log p(x0|xt) ≤ E_q[-Σ_d log p(x0^d|xt; λ)] + KL(q(λ|x0, xt) ‖ p(λ)).
+
+The bound takes the place of the correlation terms. q is needed for training alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from di4c_cli.denoiser import Denoiser
+from di4c_cli.errors import UserError
+from di4c_cli.noise import Noise, sample_seeds
+from di4c_cli.objective.fused import evaluate
+from di4c_cli.objective.problem import Problem, Weights
+from di4c_cli.objective.settings import PosteriorSettings
+
+EMBEDDED = 16
+"""Numbers per symbol that q looks at."""
+WIDEST = 5.0
+"""|log variance| of q is kept below this: a wider or sharper q is an accident of the first steps."""
+
+
+class Posterior(nn.Module):
+    """A normal law of λ for every sample, from a small network over its symbols before and after corruption."""
+
+    def __init__(self, student: Denoiser, width: int, seed: str) -> None:
+        super().__init__()
+        if student.latent is None or student.latent.distribution != "normal":
+            raise UserError("objective.posterior needs a normal λ.", "Add --set latent.distribution=normal.")
+        states, dim = student.process.states, student.latent.dim
+        (number,) = sample_seeds(seed, [0])
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(number)
+            self.clean, self.noisy = nn.Embedding(states, EMBEDDED), nn.Embedding(states, EMBEDDED)
+            self.net = nn.Sequential(
+                nn.Linear(student.length * EMBEDDED, width),
+                nn.GELU(),
+                nn.Linear(width, width),
+                nn.GELU(),
+                nn.Linear(width, 2 * dim),
+            )
+            last = self.net[-1]
+            assert isinstance(last, nn.Linear)
+            nn.init.normal_(last.weight, std=0.05)
+            nn.init.zeros_(last.bias)
+
+    def forward(self, x0: Tensor, x_t: Tensor) -> tuple[Tensor, Tensor]:
+        """x0, x_t `(B, D)` -> mean and log variance of λ, `(B, dim)` each."""
+        seen = self.clean(x0) + self.noisy(x_t)
+        mean, log_variance = self.net(seen.flatten(1)).chunk(2, -1)
+        return mean, WIDEST * torch.tanh(log_variance / WIDEST)
+
+
+def divergence(mean: Tensor, log_variance: Tensor) -> Tensor:
+    """KL(q ‖ standard normal) in nats, `(B,)`."""
+    return 0.5 * (mean.square() + log_variance.exp() - 1 - log_variance).sum(-1)
+
+
+def price(settings: PosteriorSettings, progress: float) -> float:
+    """β, the weight of the divergence: `floor` at first, rising from `rise.low` to 1 at `rise.high`.
+
+    λ that costs its full price from the first step is never used: the network does not know yet what for.
+    """
+    low, high = settings.rise.low, settings.rise.high
+    share = 1.0 if progress >= high else (progress - low) / (high - low)
+    return min(1.0, max(settings.floor, share))
+
+
+def bound(
+    settings: PosteriorSettings,
+    problem: Problem,
+    student: Denoiser,
+    posterior: Posterior,
+    t: Tensor,
+    label: Tensor | None,
+    noise: Noise,
+    progress: float,
+    dropout: bool = False,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Mean of the bound over the samples, with a graph, and its parts per sample `(B,)`."""
+    assert problem.x0 is not None and student.latent is not None
+    mean, log_variance = posterior(problem.x0, problem.x_t)
+    draw = noise.normal("lam/posterior", student.latent.dim).to(mean)
+    lam = mean + (0.5 * log_variance).exp() * draw
+    lam = lam.squeeze(-1) if student.latent.dim == 1 else lam
+    prediction = student.predict(problem.x_t, t, label, lam.to(student.time_dtype), dropout)
+    one, zero = torch.ones_like(t), torch.zeros_like(t)
+    alone = replace(problem, latents=1, weights=Weights(zero, zero, one, zero), control_variate="none")
+    nll, out = evaluate(alone, prediction)
+    kl = divergence(mean, log_variance)
+    beta = price(settings, progress)
+    total = settings.weight * (nll + beta * kl.mean().to(nll))
+    parts = {"explained": out.terms["corr"], "kl": kl.detach().to(out.total)}
+    parts["bound"] = parts["explained"] + parts["kl"]
+    return total, parts

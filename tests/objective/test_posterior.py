@@ -1,0 +1,193 @@
+"""The amortised posterior: its bound against enumeration, its price, and what it teaches a student."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import product
+
+import pytest
+import torch
+from torch import Tensor
+from worlds import NETWORKS, scatter
+
+from di4c_cli.denoiser import Denoiser, Latent
+from di4c_cli.errors import UserError
+from di4c_cli.network import build
+from di4c_cli.noise import Noise
+from di4c_cli.objective.loss import Loss, Objective
+from di4c_cli.objective.posterior import Posterior, divergence, price
+from di4c_cli.objective.settings import Alpha, PosteriorSettings, Settings, Span, Times
+from di4c_cli.process import Gaussian, Masked
+
+ALONE = Settings(
+    latents=1,
+    distil_weight=0.0,
+    consis_weight=0.0,
+    marginal_weight=0.0,
+    alpha=Alpha("zero"),
+    time=Times(one_share=1.0),
+    posterior=PosteriorSettings(),
+)
+
+
+@dataclass(frozen=True)
+class Batch:
+    index: list[int]
+    x0: Tensor | None = None
+    label: Tensor | None = None
+
+
+def mixture(kind: str, dim: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> Denoiser:
+    latent = {"inject": "film", "dim": dim, "distribution": "normal", "features": "raw"}
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        network = build({**NETWORKS[kind], "latent": latent}).to(dtype)
+    scatter(network, seed, 0.2)
+    symbols = int(str(NETWORKS[kind]["symbols"]))
+    process = Gaussian(symbols) if kind == "unet" else Masked(symbols)
+    return Denoiser(network, process, Latent(dim, "normal"), labels=3 if kind == "maskgit" else None)
+
+
+def loss_of(model: Denoiser, q: Posterior, x0: Tensor, settings: Settings = ALONE, seed: int = 0) -> Loss:
+    index = list(range(len(x0)))
+    return Objective(settings)(model, model, Batch(index, x0), Noise(seed, index, "train"), posterior=q)
+
+
+def posterior_of(model: Denoiser, width: int = 8, seed: str = "q") -> Posterior:
+    return Posterior(model, width, seed).to(model.dtype)
+
+
+@pytest.mark.parametrize("kind", NETWORKS)
+@pytest.mark.parametrize("dim", [1, 3])
+def test_bound_reaches_student_and_posterior(kind: str, dim: int) -> None:
+    model = mixture(kind, dim)
+    q = posterior_of(model)
+    x0 = torch.arange(4 * model.length).view(4, -1) % model.symbols
+    loss = loss_of(model, q, x0)
+    loss.total.backward()
+    assert all(p.grad is not None and bool(p.grad.abs().sum() > 0) for p in q.net.parameters())
+    own = [p.grad for p in model.network.parameters()]
+    assert all(grad is not None for grad in own) and sum(float(grad.abs().sum()) for grad in own) > 0
+    terms = loss.terms
+    torch.testing.assert_close(terms["bound"], terms["explained"] + terms["kl"])
+    torch.testing.assert_close(terms["total"].mean(), loss.total.detach())
+
+
+def test_bound_is_above_the_exact_likelihood() -> None:
+    """λ is one normal number: log p(x0|x1) by quadrature; E_q[bound] from 4000 draws, within 4 standard errors."""
+    model = mixture("dit", 1)
+    q = posterior_of(model)
+    x0 = (torch.arange(model.length) * 3 % model.symbols)[None]
+    grid = torch.linspace(-7, 7, 2001, dtype=torch.float64)
+    x_1 = torch.full_like(x0, int(model.process.mask or 0))
+    with torch.no_grad():
+        rows = model.predict(x_1.expand(2001, -1), torch.ones(2001), None, grid).dense()
+        single = rows.gather(2, x0.expand(2001, -1)[..., None]).squeeze(-1).sum(1)
+        weight = -grid.square() / 2 - math.log(math.sqrt(2 * math.pi)) + math.log(14 / 2000)
+        exact = -torch.logsumexp(single + weight, 0)
+        draws = loss_of(model, q, x0.expand(4000, -1)).terms["bound"]
+    error = float(draws.std()) / math.sqrt(len(draws))
+    gap = float(draws.mean() - exact)
+    assert gap > -4 * error
+    assert gap < 5  # and not far above it: KL(q ‖ posterior) of an untrained q
+
+
+def test_a_posterior_equal_to_the_prior_costs_nothing() -> None:
+    zero = torch.zeros(5, 3)
+    assert torch.equal(divergence(zero, zero), torch.zeros(5))
+    mean, log_variance = torch.randn(1000, 3), torch.randn(1000, 3)
+    assert bool((divergence(mean, log_variance) > 0).all())
+    normal = torch.distributions.Normal
+    known = torch.distributions.kl_divergence(normal(mean, (log_variance / 2).exp()), normal(0.0, 1.0)).sum(1)
+    torch.testing.assert_close(divergence(mean, log_variance), known)
+
+
+def test_price_rises_to_one() -> None:
+    settings = PosteriorSettings(floor=0.1, rise=Span(0.2, 0.6))
+    shown = [round(price(settings, p), 6) for p in (0.0, 0.2, 0.3, 0.4, 0.6, 1.0)]
+    assert shown == [0.1, 0.1, 0.25, 0.5, 1.0, 1.0]
+    assert price(PosteriorSettings(rise=Span(0.0, 0.0)), 0.0) == 1.0
+
+
+def test_a_sample_does_not_see_the_others() -> None:
+    model = mixture("maskgit", 2)
+    q = posterior_of(model)
+    x0 = torch.arange(6 * model.length).view(6, -1) % model.symbols
+    settings = Settings(**{**ALONE.__dict__, "time": Times(low=0.3, one_share=0.5)})
+    whole = loss_of(model, q, x0, settings).terms
+    part = Objective(settings)(
+        model, model, Batch([4, 1], x0[[4, 1]]), Noise(0, [4, 1], "train"), posterior=q
+    ).terms
+    for name in ("bound", "kl", "explained"):
+        torch.testing.assert_close(part[name], whole[name][[4, 1]], rtol=0, atol=1e-10)
+
+
+def test_beside_the_other_terms() -> None:
+    """The bound adds to a loss that has weights of its own."""
+    model = mixture("dit", 2)
+    q = posterior_of(model)
+    x0 = torch.arange(4 * model.length).view(4, -1) % model.symbols
+    both = Settings(latents=3, time=Times(low=0.5), posterior=PosteriorSettings(weight=0.5))
+    index = list(range(4))
+    arguments = (model, model, Batch(index, x0), Noise(0, index, "train"))
+    together = Objective(both)(*arguments, posterior=q)
+    without = Objective(both)(*arguments)
+    alone = 0.5 * together.terms["bound"].mean()
+    torch.testing.assert_close(together.total.detach(), without.total.detach() + alone)
+
+
+def test_one_share_puts_times_at_one() -> None:
+    from di4c_cli.objective.times import draw_moments
+
+    settings = Settings(time=Times(low=0.2, one_share=0.5))
+    t = draw_moments(settings, Noise(0, range(2000))).t
+    share = float((t == 1).double().mean())
+    assert abs(share - 0.5) < 4 * math.sqrt(0.25 / 2000)
+    assert float(t.min()) >= 0.2
+
+
+def test_weights_of_q_come_from_their_seed_alone() -> None:
+    model = mixture("dit", 2)
+    first = posterior_of(model, seed="a")
+    torch.rand(7)
+    again, other = posterior_of(model, seed="a"), posterior_of(model, seed="b")
+    assert all(torch.equal(p, r) for p, r in zip(first.parameters(), again.parameters()))
+    assert not torch.equal(first.net[0].weight, other.net[0].weight)
+
+
+def test_needs_a_normal_latent() -> None:
+    model = mixture("dit", 1)
+    model.latent = Latent(1, "uniform")
+    with pytest.raises(UserError, match="normal"):
+        posterior_of(model)
+
+
+def test_learns_two_bits_that_agree() -> None:
+    """x0 is 00 or 11: a product gets at most half the mass right, the mixture most in one step."""
+    size = {"width": 16, "depth": 1, "heads": 2, "mlp": 32}
+    latent = {"inject": "film", "dim": 1, "distribution": "normal", "features": "raw"}
+    torch.manual_seed(0)
+    network = build({"type": "maskgit", "symbols": 2, "length": 2, **size, "latent": latent})
+    scatter(network, 0, 0.2)
+    network.init_latent(0.5, torch.Generator().manual_seed(0))  # type: ignore[operator]
+    model = Denoiser(network, Masked(2), Latent(1, "normal"))
+    q = Posterior(model, 16, "q")
+    optimizer = torch.optim.Adam([*model.parameters(), *q.parameters()], lr=1e-2)
+    objective = Objective(ALONE)
+    for step in range(200):
+        index = list(range(32 * step, 32 * step + 32))
+        x0 = (torch.tensor(index) % 2)[:, None].expand(-1, 2)
+        noise = Noise(0, index, "train")
+        loss = objective(model, model, Batch(index, x0), noise, posterior=q, progress=step / 200)
+        optimizer.zero_grad()
+        loss.total.backward()
+        optimizer.step()
+    lam = Noise(1, range(4000)).normal("lam").float()
+    with torch.no_grad():
+        law = model.predict(torch.full((4000, 2), 2), torch.ones(4000), None, lam).dense().exp()
+    joint = {
+        pair: float((law[:, 0, pair[0]] * law[:, 1, pair[1]]).mean()) for pair in product((0, 1), repeat=2)
+    }
+    assert joint[0, 0] + joint[1, 1] > 0.8
+    assert min(joint[0, 0], joint[1, 1]) > 0.3
