@@ -44,7 +44,7 @@ def eval(
     samples: Annotated[Path | None, typer.Option(help="Measure samples from a file, not a model.")] = None,
     json: Annotated[bool, typer.Option("--json", help="The result as one JSON object on stdout.")] = False,
     out: Annotated[Path | None, typer.Option(help="Folder for results.json, the plot and the page.")] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda, mps.")] = "cpu",
+    device: Annotated[str | None, typer.Option(help="cpu, cuda or mps [cuda if there is one].")] = None,
 ) -> None:
     """Measure quality against steps; writes a table, results.json, a plot and one HTML page."""
 
@@ -55,6 +55,7 @@ def eval(
         from di4c_cli.evaluation.contest import parse_rows
         from di4c_cli.evaluation.instruments import Tools
         from di4c_cli.evaluation.order import Order
+        from di4c_cli.generate.request import choose_device
 
         order = Order(
             student=student,
@@ -67,7 +68,7 @@ def eval(
             limit=limit,
             seed=seed,
             out=out,
-            tools=Tools(judge, features, reference, device, feature_input),
+            tools=Tools(judge, features, reference, choose_device(device), feature_input),
             prompts=prompts,
         )
         if samples is not None:
@@ -143,19 +144,19 @@ def parse_steps(text: str | None) -> list[int] | None:
 
 def show(results: Results, main: str, plan: Plan | None = None) -> None:
     """Tables on stdout, in the paper's shape for its protocols, and what they say in a line."""
-    from di4c_cli.report.summary import is_frontier, sentences
-    from di4c_cli.report.table import metric_table, metric_title, overview
+    from di4c_cli.report.summary import sentences
+    from di4c_cli.report.table import overview, plan_tables
 
     count, seed = results.cells[0].n, results.cells[0].seed
     title = f"{results.title}, n = {count}, seed {seed}"
-    if plan is None or not results.metrics or is_frontier(results):
+    if plan is None or not results.metrics:
         header, rows = overview(results)
         show_table(title, header, rows)
     else:
-        paper = {(cell.row, cell.column): cell.paper for cell in plan.cells}
-        for metric in [name for name in plan.metrics if name in results.metrics] or results.metrics:
-            header, rows = metric_table(results, metric, paper)
-            show_table(f"{metric_title(results, metric)} (the paper's in brackets); {title}", header, rows)
+        beside = "; the paper's figures in brackets" if any(cell.paper for cell in plan.cells) else ""
+        for printed in plan_tables(results, plan):
+            named = f"{printed.title}: " if printed.title else ""
+            show_table(f"{named}{title}{beside}", printed.header, printed.rows)
     for cell in results.cells if not results.metrics else []:
         for text in cell.samples:
             print(f"{cell.row}, {cell.column}: {text}")

@@ -14,9 +14,9 @@ from di4c_cli.evaluation.scorer import Scorer, figure
 from di4c_cli.metric.features import FeatureNetwork
 from di4c_cli.metric.frechet import Moments, frechet
 from di4c_cli.metric.inception_score import ClassLaw
-from di4c_cli.metric.interval import FEWEST, SPLITS, of_jackknife, of_mean, of_splits, split_of
+from di4c_cli.metric.interval import FEWEST, SPLITS, halvings, of_halves, of_mean, of_splits, split_of
 from di4c_cli.metric.kid import kernel_distance
-from di4c_cli.metric.manifold import NEIGHBOURS, covered, precision_recall, radii
+from di4c_cli.metric.manifold import NEIGHBOURS, covered, half_recalls, precision_recall, radii
 from di4c_cli.metric.reference import KEPT, Reference
 
 ENOUGH = 20
@@ -85,15 +85,11 @@ class ImageScorer(Scorer):
         reference = self.reference.features
         inside = covered(sums.kept, reference, radii(reference)).astype(float)
         _, recall = precision_recall(sums.kept, reference)
-        groups = np.array_split(np.arange(len(sums.kept)), sums.splits)
-        without = (
-            [precision_recall(np.delete(sums.kept, g, 0), reference)[1] for g in groups]
-            if sums.splits > 1
-            else []
-        )
+        enough = sums.splits > 1 and len(sums.kept) >= 2 * (NEIGHBOURS + 1)
+        pairs = half_recalls(sums.kept, reference, halvings(len(sums.kept))) if enough else np.zeros((0, 2))
         return {
             "precision": figure(of_mean(inside), "higher", note=_kept_note(sums)),
-            "recall": figure(of_jackknife(recall, without), "higher", note=_kept_note(sums)),
+            "recall": figure(of_halves(recall, pairs), "higher", note=_kept_note(sums)),
         }
 
 

@@ -11,7 +11,7 @@ from di4c_cli.errors import UserError
 from di4c_cli.evaluation.parts import Parts, Scores
 from di4c_cli.evaluation.result import Figure, Instrument
 from di4c_cli.evaluation.scorer import Scorer, figure
-from di4c_cli.metric.diversity import self_bleu, unigram_entropy
+from di4c_cli.metric.diversity import grouped_self_bleu, unigram_entropy
 from di4c_cli.metric.interval import of_mean
 from di4c_cli.metric.judge import CausalJudge
 from di4c_cli.metric.perplexity import PUBLISHED, STRICT, published_losses, strict_score
@@ -48,9 +48,9 @@ class JudgeScorer(Scorer):
         out: Scores = {"entropy": self._entropy(ids, decoded)}
         if self.direct:
             out["loss"] = published_losses(self.judge, x, self.prompt)
-        if self.prompt:
-            out["ids"] = ids.astype(np.int32)
-        else:
+        if self.prompt and self.group > 1:
+            out["self_bleu"] = grouped_self_bleu(ids, self.group)
+        if not self.prompt:
             strict = [strict_score(self.judge, text) for text in decoded]
             out["strict"] = np.array([[s.nats, s.tokens, s.bytes] for s in strict])
         return out
@@ -71,7 +71,8 @@ class JudgeScorer(Scorer):
             out |= self._strict(parts.column("strict"))
         out["entropy"] = figure(self._of_means(parts.column("entropy")), "higher", "nats")
         if self.prompt and self.group > 1:
-            out["self_bleu"] = self._self_bleu(parts)
+            note = f"{self.group} continuations, prompt included, the model's tokens"
+            out["self_bleu"] = figure(of_mean(parts.column("self_bleu")), "lower", "0-100", note)
         return out
 
     def _of_means(self, values: np.ndarray, transform: Any = None) -> Any:
@@ -89,10 +90,3 @@ class JudgeScorer(Scorer):
             "perplexity_strict": figure(of_mean(nats / tokens, np.exp), "lower", note=note),
             "bits_per_byte": figure(of_mean(nats / np.log(2) / size), "lower", "bits", note),
         }
-
-    def _self_bleu(self, parts: Parts) -> Figure:
-        ids = parts.column("ids")
-        whole = len(ids) // self.group * self.group
-        groups = ids[:whole].reshape(-1, self.group, ids.shape[1]).tolist()
-        note = f"{self.group} continuations, prompt included, the model's tokens"
-        return figure(of_mean(self_bleu(groups)), "lower", "0-100", note)

@@ -111,12 +111,24 @@ def fulfil(order: Order, say: Callable[[str], None] = lambda text: None) -> Prep
     if not runnable(plan, taking_part):
         raise UserError(f"{plan.name} has no row for these models.", f"Its rows: {', '.join(plan.rows)}.")
     plan = fitted(plan, taking_part[-1].model)
-    n = min(order.n or plan.n, order.limit or order.n or plan.n)
+    n = _count(order, plan)
     out = out or default_out(taking_part[-1].ref)
     check_out(out)
     prompts = continuations(plan, taking_part[-1].model, world, order.prompts)
     scorers = choose(taking_part[-1].model, world, plan, n, order.tools, out)
     return Prepared(plan, taking_part, scorers, n, order.seed, out, world, prompts)
+
+
+def _count(order: Order, plan: Plan) -> int:
+    """Samples a cell; with prompts a whole number of them, each continued as often as the plan says."""
+    n = min(order.n or plan.n, order.limit or order.n or plan.n)
+    times = plan.prompts.times if plan.prompts else 1
+    if n < times:
+        raise UserError(
+            f"{plan.name} continues each prompt {times} times, more than the {n} samples.",
+            f"Use --limit {times} or more.",
+        )
+    return n - n % times
 
 
 def _named(order: Order, plan: Plan | None) -> tuple[str | None, str | None]:

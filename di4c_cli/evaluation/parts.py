@@ -15,7 +15,7 @@ import numpy as np
 from di4c_cli import files
 
 Scores = dict[str, np.ndarray]
-"""Per-sample arrays by name; each has the part's sample count as first dimension."""
+"""Arrays by name: one row a sample, or one a group of samples for figures of groups."""
 
 
 def identity(**facts: Any) -> str:
@@ -68,7 +68,7 @@ class Parts:
             return {name: file[name] for name in file.files}
 
     def column(self, name: str) -> np.ndarray:
-        """One per-sample number of all samples, `(n,)`."""
+        """One number of all samples (or groups), in their order."""
         return np.concatenate([scores[name] for _, scores in self])
 
 

@@ -11,7 +11,8 @@ class CellPlan:
     """One cell: `row` names a model, `column` a way of sampling; `paper` holds published figures for it.
 
     `options` are sampling settings; `hybrid = -1` stands for "the second half of the steps". With `best_of`,
-    each of its options is tried and the best is reported. `label` overrides the plan's labels.
+    each of its options is tried and the best is reported. `label` overrides the plan's labels. `place` is the
+    (line, heading) of the printed table where that is not (row, column).
     """
 
     row: str
@@ -21,6 +22,7 @@ class CellPlan:
     paper: dict[str, float] = field(default_factory=dict)
     best_of: tuple[dict[str, Any], ...] = ()
     label: str | None = None
+    place: tuple[str, str] | None = None
 
     def sampling(self) -> dict[str, Any]:
         """Options as the sampler takes them."""
@@ -60,6 +62,9 @@ class Plan:
     kind: str = "figures"
     """`figures`, `mauve`, or `samples` (pictures and texts only, nothing is measured)."""
     prompts: Prompts | None = None
+    shape: str = "metrics"
+    """Of the printed table: `metrics`, one for each figure with ways of sampling across; `together`, one with
+    all figures in each cell (FID / IS); `lines`, one line a cell with the figures across."""
 
     @property
     def rows(self) -> list[str]:

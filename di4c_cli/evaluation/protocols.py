@@ -36,6 +36,7 @@ def cifar10_table1() -> Plan:
         50_000,
         ("frechet", "is"),
         labels="none",
+        shape="together",
     )
 
 
@@ -57,19 +58,29 @@ def cifar10_steps() -> Plan:
 
 def cifar10_tau() -> Plan:
     """tab:experiment, first rows: the teacher by τ-leaping and by analytical steps."""
-    leap, straight = {"sampler": "tau-leaping"}, {"sampler": "analytical"}
-    cells = (
-        CellPlan("teacher", "τ-leaping, 40 steps", 40, leap, {"frechet": 315.75, "is": 1.66}),
-        CellPlan("teacher", "τ-leaping, 1000 steps", 1000, leap, {"frechet": 8.10, "is": 8.74}),
-        CellPlan("teacher", "analytical, 10 steps", 10, straight, {"frechet": 32.61, "is": 7.59}),
-        CellPlan("teacher", "analytical, 20 steps", 20, straight, {"frechet": 12.36, "is": 8.55}),
-        CellPlan("teacher", "analytical, 40 steps", 40, straight, {"frechet": 8.01, "is": 8.77}),
+    figures = {
+        "tau-leaping": {40: (315.75, 1.66), 1000: (8.10, 8.74)},
+        "analytical": {10: (32.61, 7.59), 20: (12.36, 8.55), 40: (8.01, 8.77)},
+    }
+    names = {"tau-leaping": "τ-leaping", "analytical": "analytical"}
+    cells = tuple(
+        CellPlan(
+            "teacher",
+            f"{names[sampler]}, {column(steps)}",
+            steps,
+            {"sampler": sampler},
+            {"frechet": fid, "is": score},
+            place=(f"teacher, {names[sampler]}", column(steps)),
+        )
+        for sampler, line in figures.items()
+        for steps, (fid, score) in line.items()
     )
     notes = (
         "τ-leaping at 1000 steps is quoted from Campbell et al.; at 10 and 20 steps there is no figure.",
     )
     title = "CIFAR-10, tab:experiment (FID / IS, 50 000 samples)"
-    return Plan("cifar10-tau", title, cells, 50_000, ("frechet", "is"), notes, "none")
+    metrics = ("frechet", "is")
+    return Plan("cifar10-tau", title, cells, 50_000, metrics, notes, "none", shape="together")
 
 
 def cifar10_pc() -> Plan:
@@ -96,7 +107,7 @@ def imagenet_fid_is() -> Plan:
         "Its best points are the rows of tab:cfg-choice: protocol imagenet-best.",
     )
     title = "ImageNet 256×256, fig:maskgit (FID, IS, 50 images a class)"
-    return Plan("imagenet-fid-is", title, tuple(cells), 50_000, ("frechet", "is"), notes)
+    return Plan("imagenet-fid-is", title, tuple(cells), 50_000, ("frechet", "is"), notes, shape="lines")
 
 
 def _guided(row: str, steps: int, weight: float, paper: dict[str, float] | None = None) -> CellPlan:
@@ -115,7 +126,7 @@ def imagenet_best() -> Plan:
     names = ("frechet", "is", "precision", "recall")
     cells = tuple(_guided(row, k, w, dict(zip(names, line, strict=True))) for row, k, w, *line in table)
     title = "ImageNet 256×256, tab:cfg-choice (FID, IS, precision, recall, 50 images a class)"
-    return Plan("imagenet-best", title, cells, 50_000, names)
+    return Plan("imagenet-best", title, cells, 50_000, names, shape="lines")
 
 
 def imagenet_samples() -> Plan:
@@ -196,9 +207,8 @@ def tiny_text_frontier() -> Plan:
         for heat in (0.6, 0.8, 0.9, 1.0, 1.1)
     )
     metrics = ("bits_per_char", "entropy", "distinct")
-    return Plan(
-        "tiny-text-frontier", "tiny-text: quality against entropy over temperatures", cells, 500, metrics
-    )
+    title = "tiny-text: quality against entropy over temperatures"
+    return Plan("tiny-text-frontier", title, cells, 500, metrics, shape="lines")
 
 
 IMAGES = ("frechet", "kid", "is", "precision", "recall")

@@ -26,7 +26,7 @@ class Figure(Part):
     se: float | None = Field(default=None, description="standard error")
     low: float | None = None
     high: float | None = None
-    interval: Literal["bootstrap", "splits", "jackknife", "exact", "none"] = "none"
+    interval: Literal["bootstrap", "splits", "halves", "exact", "none"] = "none"
     bias: float | None = Field(default=None, description="estimated small-n bias contained in the value")
     better: Literal["lower", "higher", "neither"] = "lower"
     unit: str = ""

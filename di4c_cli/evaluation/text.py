@@ -11,7 +11,7 @@ from di4c_cli.codec import Codec
 from di4c_cli.evaluation.parts import Parts, Scores
 from di4c_cli.evaluation.result import Figure, Instrument
 from di4c_cli.evaluation.scorer import Scorer, figure
-from di4c_cli.metric.diversity import GROUP, distinct, self_bleu, unigram_entropy
+from di4c_cli.metric.diversity import GROUP, distinct, grouped_self_bleu, unigram_entropy
 from di4c_cli.metric.interval import of_mean
 from di4c_cli.metric.ngram import CharacterModel
 
@@ -50,11 +50,10 @@ class NgramScorer(Scorer):
 
     def score(self, x: Tensor, decoded: Any) -> Scores:
         ids = x.cpu().numpy()
-        return {
-            "bits_per_char": self._bits(x, decoded),
-            "entropy": unigram_entropy(ids[:, self.prompt :]),
-            "ids": ids.astype(np.int32),
-        }
+        own = {"bits_per_char": self._bits(x, decoded), "entropy": unigram_entropy(ids[:, self.prompt :])}
+        if self.prompt and self.group > 1:
+            return own | {"self_bleu": grouped_self_bleu(ids, self.group)}
+        return own | {"distinct": distinct(ids, 2)}
 
     def _bits(self, x: Tensor, decoded: list[str]) -> np.ndarray:
         if not self.prompt or self.decoder is None:
@@ -72,15 +71,12 @@ class NgramScorer(Scorer):
             "bits_per_char": figure(of_mean(self._means(parts.column("bits_per_char"))), "lower", "bits"),
             "entropy": figure(of_mean(self._means(parts.column("entropy"))), "higher", "nats"),
         }
-        ids = parts.column("ids")
         if self.prompt and self.group > 1:
-            whole = len(ids) // self.group * self.group
-            groups = ids[:whole].reshape(-1, self.group, ids.shape[1]).tolist()
             note = f"{self.group} continuations, prompt included, the model's tokens"
-            out["self_bleu"] = figure(of_mean(self_bleu(groups)), "lower", "0-100", note)
+            out["self_bleu"] = figure(of_mean(parts.column("self_bleu")), "lower", "0-100", note)
         else:
             note = f"bigrams, groups of {GROUP} samples"
-            out["distinct"] = figure(of_mean(distinct(ids, 2)), "higher", note=note)
+            out["distinct"] = figure(of_mean(_whole_groups(parts)), "higher", note=note)
         return out
 
     def _means(self, values: np.ndarray) -> np.ndarray:
@@ -88,3 +84,10 @@ class NgramScorer(Scorer):
         if self.prompt and self.group > 1 and len(values) % self.group == 0:
             return values.reshape(-1, self.group).mean(1)
         return values
+
+
+def _whole_groups(parts: Parts) -> np.ndarray:
+    """Shares of new bigrams; the last, smaller group of a long evaluation would look more varied."""
+    values = parts.column("distinct")
+    last = list(parts.ranges())[-1][1]
+    return values[:-1] if len(values) > 1 and last < GROUP else values

@@ -60,3 +60,9 @@ def self_bleu(groups: Sequence[Sequence[Sequence[int]]], order: int = 4) -> np.n
         ]
         out.append(100 * float(np.mean(scores)))
     return np.array(out)
+
+
+def grouped_self_bleu(ids: np.ndarray, group: int) -> np.ndarray:
+    """Self-BLEU of each `group` consecutive rows of `(n, D)`; rows that fill no group are left out."""
+    whole = len(ids) // group * group
+    return self_bleu(ids[:whole].reshape(-1, group, ids.shape[1]).tolist())

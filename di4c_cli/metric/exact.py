@@ -61,16 +61,21 @@ def step_law(
     if not enumerable(denoiser):
         raise UserError("This space is too large to enumerate.", "Use sampled metrics.")
     process, length = denoiser.process, denoiser.length
-    space = states(process.states, length)
+    space = states(process.states, length).to(denoiser.device)
     law = _prior(denoiser, space)
     points = times(steps, grid)
-    labels = None if label is None else torch.full((len(space),), label)
+    labels = None if label is None else torch.full((len(space),), label, device=space.device)
     for i in range(steps, 0, -1):
-        t, s = (torch.full((len(space),), points[j], dtype=torch.float64) for j in (i, i - 1))
+        t, s = (_constant(space, points[j], torch.float64) for j in (i, i - 1))
         law = law @ _transition(denoiser, space, t, s, labels, latents)
     real = (space < process.symbols).all(1)
-    out: np.ndarray = law[real].numpy()
+    out: np.ndarray = law[real].cpu().numpy()
     return out
+
+
+def _constant(space: Tensor, value: float, dtype: torch.dtype) -> Tensor:
+    """The same value for every state."""
+    return torch.full((len(space),), value, dtype=dtype, device=space.device)
 
 
 def _prior(denoiser: Denoiser, space: Tensor) -> Tensor:
@@ -78,7 +83,7 @@ def _prior(denoiser: Denoiser, space: Tensor) -> Tensor:
     process = denoiser.process
     if process.mask is not None:
         return (space == process.mask).all(1).double()
-    stationary = process.stationary().double()  # type: ignore[attr-defined]
+    stationary = process.stationary().double().to(space.device)  # type: ignore[attr-defined]
     return stationary[space].prod(1)
 
 
@@ -91,12 +96,12 @@ def _transition(
         if denoiser.latent.dim != 1 or denoiser.latent.distribution != "uniform":
             raise UserError("Only a scalar uniform λ can be enumerated.", "Use sampled metrics.")
         values = [(k + 0.5) / latents for k in range(latents)]
-    total = torch.zeros(len(space), len(space), dtype=torch.float64)
+    total = torch.zeros(len(space), len(space), dtype=torch.float64, device=space.device)
     for value in values:
-        lam = None if value is None else torch.full((len(space),), value, dtype=denoiser.time_dtype)
+        lam = None if value is None else _constant(space, value, denoiser.time_dtype)
         p0 = denoiser.predict(space, t, label, lam).dense().double().exp()
         step = denoiser.process.posterior(p0, space, t, s).double()  # (states, D, symbols and mask)
-        joint = torch.ones(len(space), len(space), dtype=torch.float64)
+        joint = torch.ones_like(total)
         for d in range(space.shape[1]):
             joint *= step[:, d, space[:, d]]
         total += joint

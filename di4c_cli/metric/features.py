@@ -114,7 +114,8 @@ class ScriptedFeatures(FeatureNetwork):
         colour = images if images.ndim == 4 else np.repeat(images[..., None], 3, axis=-1)
         rows, laws = [], []
         for start in range(0, len(colour), self.chunk):
-            pixels = torch.from_numpy(colour[start : start + self.chunk]).permute(0, 3, 1, 2).float()
+            part = colour[start : start + self.chunk].astype(np.float32)
+            pixels = torch.from_numpy(part).permute(0, 3, 1, 2)
             features, probabilities = self._answer(pixels.to(self.device))
             rows.append(features)
             if probabilities is not None:

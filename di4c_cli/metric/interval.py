@@ -1,7 +1,8 @@
-"""Uncertainty of a figure: bootstrap for means, independent splits for everything that is not a mean.
+"""Uncertainty of a figure: bootstrap for means, independent splits or halves for everything else.
 
 A bootstrap of a Fréchet distance is wrong: a resample repeats samples, which narrows its covariance and adds
-the small-n bias a second time, so its interval misses the value it is drawn around.
+the small-n bias a second time. With many features for the samples that bias exceeds the spread and the interval
+misses the value it is drawn around.
 """
 
 from __future__ import annotations
@@ -99,18 +100,29 @@ def of_splits(value: float, parts: Sequence[float], scaling_bias: bool = False) 
     return Interval(value, se, value - reach, value + reach, "splits", bias)
 
 
-def of_jackknife(value: float, without: Sequence[float]) -> Interval:
-    """A figure with its spread from leaving out one of K groups at a time.
+HALVINGS = 10
 
-    For figures that change too much with n for splits to stand for the whole (recall: ten times fewer samples
-    have much larger neighbourhoods). About 1.4 times too wide for nearest-neighbour figures.
+
+def halvings(n: int, count: int = HALVINGS, seed: int = 0) -> np.ndarray:
+    """`(count, n)` bool: which of `n` samples are in the first half, in `count` random halvings."""
+    generator = np.random.default_rng(seed)
+    return np.stack([generator.permutation(n) < n // 2 for _ in range(count)])
+
+
+def of_halves(value: float, pairs: np.ndarray) -> Interval:
+    """A figure with its spread from the same figure on both halves of K random halvings, `(K, 2)`.
+
+    The halves of one halving are independent, so E (a - b)² / 4 is half the figure's variance at n/2, which is
+    its variance at n if that falls like 1/n. For figures that change too much with n for tenths to stand for
+    the whole (recall, whose neighbourhoods grow). In simulations the standard error was 0.75 to 1.3 times the
+    true one. Halvings share their samples, so they count as half as many degrees of freedom.
     """
-    k = len(without)
-    if k < 5:
+    k = len(pairs)
+    if k < HALVINGS:
         return Interval(value)
-    se = float(np.sqrt((k - 1) / k * ((np.asarray(without) - np.mean(without)) ** 2).sum()))
-    reach = t_quantile(k - 1) * se
-    return Interval(value, se, value - reach, value + reach, "jackknife")
+    se = float(np.sqrt(((pairs[:, 0] - pairs[:, 1]) ** 2).mean() / 4))
+    reach = t_quantile(k // 2) * se
+    return Interval(value, se, value - reach, value + reach, "halves")
 
 
 def split_of(index: int, n: int, splits: int = SPLITS) -> int:

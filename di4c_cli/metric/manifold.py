@@ -51,3 +51,29 @@ def precision_recall(
     precision = covered(features, reference, radii(reference, neighbours)).mean()
     recall = covered(reference, features, radii(features, neighbours)).mean()
     return float(precision), float(recall)
+
+
+def half_recalls(
+    features: np.ndarray, reference: np.ndarray, first: np.ndarray, neighbours: int = NEIGHBOURS
+) -> np.ndarray:
+    """Recall of both halves of several halvings, `(K, n)` bool -> `(K, 2)`; every distance is computed once."""
+    points, reference = np.asarray(features, np.float64), np.asarray(reference, np.float64)
+    sides = [side for mask in first for side in (mask, ~mask)]
+    if min(int(side.sum()) for side in sides) <= neighbours:
+        raise UserError(f"Halves of {len(points)} points have too few neighbours.", "Raise -n.")
+    radius = np.zeros((len(sides), len(points)))
+    for start in range(0, len(points), BLOCK):
+        distance = _squared_distances(points[start : start + BLOCK], points)
+        rows = np.arange(len(distance))
+        distance[rows, start + rows] = -1.0
+        for place, own in enumerate(sides):
+            here = np.flatnonzero(own[start : start + BLOCK])
+            near = np.partition(distance[np.ix_(here, own)], neighbours, axis=1)[:, neighbours]
+            radius[place, start + here] = near
+    hits = np.zeros(len(sides))
+    for start in range(0, len(reference), BLOCK):
+        distance = _squared_distances(reference[start : start + BLOCK], points)
+        for place, own in enumerate(sides):
+            hits[place] += (distance[:, own] <= radius[place, own]).any(1).sum()
+    out: np.ndarray = (hits / len(reference)).reshape(-1, 2)
+    return out

@@ -8,6 +8,7 @@ from pathlib import Path
 from di4c_cli import files
 from di4c_cli.evaluation.result import Results
 from di4c_cli.report import sections
+from di4c_cli.report.latency import latency
 from di4c_cli.report.summary import sentences
 from di4c_cli.report.table import NAMES
 
@@ -30,7 +31,7 @@ def page(results: Results, folder: Path, run: Path | None = None) -> str:
         sections.quality(results),
         f"<h3>Notes</h3><ul>{notes}</ul>" if notes else "",
         sections.samples(results, folder),
-        sections.latency(results, run),
+        latency(results, run),
         sections.curves(run),
         sections.recipe(run),
         sections.provenance(results),

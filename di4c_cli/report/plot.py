@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 from typing import Any
 
-from di4c_cli.evaluation.result import Cell, Results
+from di4c_cli.evaluation.result import Results
+from di4c_cli.report.lines import Line, lines
 from di4c_cli.report.table import NAMES, metric_title
 
 COLOURS = {"teacher": "#6b7280", "student": "#d9480f"}
@@ -43,11 +44,11 @@ def steps_png(results: Results, metric: str) -> bytes:
 
     figure, axes = _blank(results)
     shown: set[int] = set()
-    for number, row in enumerate(dict.fromkeys(cell.row for cell in results.cells)):
-        cells = [c for c in results.cells if c.row == row and metric in c.figures and c.steps]
-        if cells:
-            _steps_line(axes, sorted(cells, key=lambda c: c.steps or 0), metric, colour(row, number))
-            shown.update(cell.steps or 0 for cell in cells)
+    rows = list(dict.fromkeys(cell.row for cell in results.cells))
+    for place, line in enumerate(drawn := lines(results, metric)):
+        dotted = any(other.row == line.row for other in drawn[:place])
+        _steps_line(axes, line, metric, colour(line.row, rows.index(line.row)), ":" if dotted else "-")
+        shown.update(cell.steps or 0 for cell in line.cells)
     axes.set_xscale("log", base=2)
     axes.set_xticks(sorted(shown))
     axes.xaxis.set_major_formatter(ScalarFormatter())
@@ -59,7 +60,8 @@ def steps_png(results: Results, metric: str) -> bytes:
     return _png(figure)
 
 
-def _steps_line(axes: Any, cells: list[Cell], metric: str, ink: str) -> None:
+def _steps_line(axes: Any, line: Line, metric: str, ink: str, style: str) -> None:
+    cells = line.cells
     steps = [cell.steps or 0 for cell in cells]
     values = [cell.figures[metric] for cell in cells]
     ends = [
@@ -67,11 +69,11 @@ def _steps_line(axes: Any, cells: list[Cell], metric: str, ink: str) -> None:
         for f in values
     ]
     bars = list(zip(*ends, strict=True))
-    style = {"color": ink, "marker": "o", "ms": 5, "lw": 1.8, "capsize": 3}
-    axes.errorbar(steps, [f.value for f in values], bars, label=cells[0].row, **style)
+    look = {"color": ink, "ls": style, "marker": "o", "ms": 5, "lw": 1.8, "capsize": 3}
+    axes.errorbar(steps, [f.value for f in values], bars, label=line.name, **look)
     published = [(c.steps or 0, c.paper[metric]) for c in cells if metric in c.paper]
     if published:
-        axes.plot(*zip(*published, strict=True), color=ink, ls="--", lw=1, label=f"{cells[0].row} (paper)")
+        axes.plot(*zip(*published, strict=True), color=ink, ls="--", lw=1, label=f"{line.name} (paper)")
 
 
 def tradeoff_png(results: Results, metric: str) -> bytes:

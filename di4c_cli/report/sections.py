@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from di4c_cli.evaluation.result import Cell, Results
+from di4c_cli.report.lines import lines
+from di4c_cli.report.parts import folded, table
 from di4c_cli.report.plot import OTHER
 from di4c_cli.report.summary import is_frontier
 from di4c_cli.report.svg import LARGE, SMALL, Series, line_chart
-from di4c_cli.report.table import NAMES, metric_title, number, overview
+from di4c_cli.report.table import NAMES, metric_title, overview
 
 COLOUR = {"teacher": 0, "student": 1}
 
@@ -22,16 +24,6 @@ def colour(results: Results, row: str) -> int:
     """Teacher and student have theirs; other rows follow in order."""
     others = [name for name in dict.fromkeys(cell.row for cell in results.cells) if name not in COLOUR]
     return COLOUR[row] if row in COLOUR else 2 + others.index(row) % 4
-
-
-def table(header: list[str], rows: list[list[str]], wide: bool = False) -> str:
-    """A table that scrolls sideways on a narrow screen."""
-    mark = ' class="wide"' if wide else ""
-    head = "".join(f"<th{mark}>{escape(text)}</th>" for text in header)
-    body = "".join(
-        "<tr>" + "".join(f"<td{mark}>{escape(text)}</td>" for text in row) + "</tr>" for row in rows
-    )
-    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 def legend(results: Results) -> str:
@@ -55,14 +47,12 @@ def quality(results: Results) -> str:
 
 def _chart(results: Results, metric: str) -> str:
     series = []
-    for row in dict.fromkeys(cell.row for cell in results.cells):
-        cells = [c for c in results.cells if c.row == row and metric in c.figures and c.steps]
-        cells.sort(key=lambda c: c.steps or 0)
-        shade = colour(results, row)
-        points = [(float(c.steps or 0), c.figures[metric].value) for c in cells]
-        series.append(Series(row, shade, points, [_ends(c, metric) for c in cells]))
-        published = [(float(c.steps or 0), c.paper[metric]) for c in cells if metric in c.paper]
-        series.append(Series(f"{row} (paper)", shade, published, style="paper", dots=False))
+    for line in lines(results, metric):
+        shade = colour(results, line.row)
+        points = [(float(c.steps or 0), c.figures[metric].value) for c in line.cells]
+        series.append(Series(line.name, shade, points, [_ends(c, metric) for c in line.cells]))
+        published = [(float(c.steps or 0), c.paper[metric]) for c in line.cells if metric in c.paper]
+        series.append(Series(f"{line.name} (paper)", shade, published, style="paper", dots=False))
     title = metric_title(results, metric)
     size = LARGE if metric == results.metrics[0] else SMALL
     svg = line_chart(
@@ -147,29 +137,6 @@ def highlight(base: str, text: str) -> str:
         if words:
             out.append(words if kind == "equal" else f"<mark>{words}</mark>")
     return " ".join(out)
-
-
-def latency(results: Results, run: Path | None) -> str:
-    """Time per sample here, and `bench-latency`'s measurement if the run has one."""
-    rows = [
-        [cell.row, cell.column, number(1000 * cell.seconds / cell.n), f"{cell.n}"]
-        for cell in results.cells
-        if cell.n and cell.seconds
-    ]
-    out = "<h2>Latency</h2>" + table(["model", "sampling", "ms a sample", "samples"], rows)
-    out += (
-        f'<p class="soft">Wall time of this evaluation, scoring included, on {escape(results.device)} with '
-    )
-    out += f"{results.threads} threads; <code>di4c bench-latency</code> measures it properly.</p>"
-    bench = None if run is None else run / "latency.json"
-    if bench is not None and bench.is_file():
-        out += folded("bench-latency", bench.read_text(encoding="utf-8"))
-    return out
-
-
-def folded(title: str, text: str) -> str:
-    """Plain text behind a click."""
-    return f"<details><summary>{escape(title)}</summary><pre>{escape(text)}</pre></details>"
 
 
 def curves(run: Path | None) -> str:

@@ -5,29 +5,40 @@ from __future__ import annotations
 import math
 
 from di4c_cli.evaluation.frontier import equal_entropy
-from di4c_cli.evaluation.result import Results
+from di4c_cli.evaluation.result import Cell, Results
 from di4c_cli.report.table import NAMES, number
 
 
 def sentences(results: Results, metric: str) -> list[str]:
-    """Ratios of student to teacher; with a frontier the comparison at equal entropy instead."""
-    if is_frontier(results):
+    """Ratios of student to teacher; along temperatures at equal entropy, along guidance weights the best."""
+    if not is_frontier(results):
+        return speed_up(results, metric)
+    if any("entropy" in cell.figures for cell in results.cells):
         return at_equal_entropy(results, metric)
-    return speed_up(results, metric)
+    return best_of_each(results, metric)
 
 
 def is_frontier(results: Results) -> bool:
-    """Do models have several cells at one step count?"""
-    keys = [(cell.row, cell.steps) for cell in results.cells if cell.steps is not None]
-    return len(set(keys)) < len(keys)
+    """Do models have several cells at one step count that differ in temperature or guidance?"""
+    plain = {(cell.row, cell.steps) for cell in results.cells}
+    tuned = {
+        (cell.row, cell.steps, cell.settings.get("temperature"), cell.settings.get("guidance"))
+        for cell in results.cells
+    }
+    return len(plain) < len(tuned)
 
 
 def _values(results: Results, row: str, metric: str) -> dict[int, float]:
     return {
         cell.steps: cell.figures[metric].value
         for cell in results.cells
-        if cell.row == row and cell.steps is not None and metric in cell.figures
+        if cell.row == row and cell.steps is not None and metric in cell.figures and not _helped(cell)
     }
+
+
+def _helped(cell: Cell) -> bool:
+    """Corrector steps are evaluations too, so such a cell is not one of `cell.steps` evaluations."""
+    return bool(cell.settings.get("corrector"))
 
 
 def speed_up(results: Results, metric: str) -> list[str]:
@@ -45,6 +56,21 @@ def speed_up(results: Results, metric: str) -> list[str]:
         each = ", ".join(f"k={k}: {number(ratio)}" for k, ratio in ratios.items())
         against = "teacher at k" if factor == 1 else "teacher at 2k"
         out.append(f"{name}, student at k steps / {against}: {number(mean)} in the geometric mean ({each}).")
+    return out
+
+
+def best_of_each(results: Results, metric: str) -> list[str]:
+    """One line a model and step count: its best figure along the guidance weights."""
+    name = NAMES.get(metric, metric)
+    groups: dict[tuple[str, int | None], list[Cell]] = {}
+    for cell in results.cells:
+        if metric in cell.figures:
+            groups.setdefault((cell.row, cell.steps), []).append(cell)
+    out = []
+    for (row, _), cells in groups.items():
+        sign = -1 if cells[0].figures[metric].better == "higher" else 1
+        best = min(cells, key=lambda cell: sign * cell.figures[metric].value)
+        out.append(f"{name}, best of {row}: {number(best.figures[metric].value)} ({best.column}).")
     return out
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+from di4c_cli.evaluation.plan import CellPlan, Plan
 from di4c_cli.evaluation.result import Cell, Figure, Results
 
 NAMES = {
@@ -24,9 +27,19 @@ NAMES = {
 ARROWS = {"lower": "↓", "higher": "↑", "neither": ""}
 
 
+class Printed(NamedTuple):
+    """A table ready to print: what its figures are, its header and its rows."""
+
+    title: str
+    header: list[str]
+    rows: list[list[str]]
+
+
 def metric_title(results: Results, metric: str) -> str:
-    """Name, unit and which way is better."""
-    figure = next(cell.figures[metric] for cell in results.cells if metric in cell.figures)
+    """Name, unit and which way is better, as far as something was measured."""
+    figure = next((cell.figures[metric] for cell in results.cells if metric in cell.figures), None)
+    if figure is None:
+        return NAMES.get(metric, metric)
     unit = f" ({figure.unit})" if figure.unit else ""
     return f"{NAMES.get(metric, metric)}{unit} {ARROWS[figure.better]}".strip()
 
@@ -54,27 +67,46 @@ def figure_text(figure: Figure) -> str:
 def cell_text(cell: Cell | None, metric: str, paper: float | None = None) -> str:
     """Ours, and in brackets the paper's."""
     ours = figure_text(cell.figures[metric]) if cell is not None and metric in cell.figures else "–"
-    return ours if paper is None else f"{ours} [{number(paper)}]"
+    return ours if paper is None else f"{ours} [{paper:.6g}]"
 
 
-def metric_table(
-    results: Results, metric: str, paper: dict[tuple[str, str], dict[str, float]] | None = None
-) -> tuple[list[str], list[list[str]]]:
-    """Header and rows for one metric; `paper` adds cells that were not run here."""
-    published = dict(paper or {})
-    for cell in results.cells:
-        if cell.paper:
-            published[cell.key] = cell.paper
-    keys = list(dict.fromkeys([*(cell.key for cell in results.cells), *published]))
-    rows, columns = list(dict.fromkeys(k[0] for k in keys)), list(dict.fromkeys(k[1] for k in keys))
+def plan_tables(results: Results, plan: Plan) -> list[Printed]:
+    """A protocol's results in the shape of the paper's table, with its figures where we ran nothing too."""
+    cells = [cell for cell in plan.cells if cell.paper or results.cell(cell.row, cell.column)]
+    published = {metric for cell in cells for metric in cell.paper}
+    metrics = [name for name in plan.metrics if name in results.metrics or name in published]
+    if plan.shape == "lines":
+        return [_lines(results, cells, metrics)]
+    groups = [metrics] if plan.shape == "together" else [[metric] for metric in metrics]
+    return [_grid(results, cells, group) for group in groups]
+
+
+def _lines(results: Results, cells: list[CellPlan], metrics: list[str]) -> Printed:
+    header = ["model", "sampling", *(metric_title(results, metric) for metric in metrics)]
+    body = [
+        [cell.row, cell.column, *(_several(results, cell, [metric]) for metric in metrics)] for cell in cells
+    ]
+    return Printed("", header, body)
+
+
+def _grid(results: Results, cells: list[CellPlan], metrics: list[str]) -> Printed:
+    """Models down, ways of sampling across, all of `metrics` in each cell."""
+    at = {cell.place or (cell.row, cell.column): cell for cell in cells}
+    across = list(dict.fromkeys(heading for _, heading in at))
+    across.sort(key=lambda heading: min(cell.steps for place, cell in at.items() if place[1] == heading))
     body = []
-    for row in rows:
-        cells = [
-            cell_text(results.cell(row, column), metric, published.get((row, column), {}).get(metric))
-            for column in columns
-        ]
-        body.append([row, *cells])
-    return ["", *columns], body
+    for line in dict.fromkeys(line for line, _ in at):
+        row = [at.get((line, heading)) for heading in across]
+        body.append([line, *("–" if cell is None else _several(results, cell, metrics) for cell in row)])
+    return Printed(" / ".join(metric_title(results, metric) for metric in metrics), ["", *across], body)
+
+
+def _several(results: Results, plan: CellPlan, metrics: list[str]) -> str:
+    """`ours / ours [paper's / paper's]`."""
+    cell = results.cell(plan.row, plan.column)
+    ours = " / ".join(cell_text(cell, metric) for metric in metrics)
+    theirs = [f"{plan.paper[metric]:.6g}" if metric in plan.paper else "–" for metric in metrics]
+    return f"{ours} [{' / '.join(theirs)}]" if any(metric in plan.paper for metric in metrics) else ours
 
 
 def overview(results: Results) -> tuple[list[str], list[list[str]]]:

@@ -1,11 +1,10 @@
-"""Protocols by name: the paper's numbers, the shape of its tables, and each of them run on small models."""
+"""Protocols by name: the paper's numbers, the shape of its tables, and what they ask of models."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from small_models import save_pair
 
 from di4c_cli.errors import UserError
 from di4c_cli.evaluation.frontier import equal_entropy, interpolate
@@ -63,26 +62,16 @@ def test_unknown_protocols_suggest_the_nearest() -> None:
         protocol("cifar10-step")
 
 
-def test_cifar_protocols_run_with_hybrid_and_correctors(tmp_path: Path) -> None:
-    """On a small U-Net: τ-leaping, correctors with the best of three sizes, hybrid sampling."""
-    pair = save_pair(tmp_path / "pair", "pixels")
-    table = _run("cifar10-table1", pair, tmp_path / "a", 4)
-    assert [cell.row for cell in table.cells] == ["teacher"] * 3 + ["student"] * 3 + ["hybrid"] * 3
-    assert table.cells[-1].settings["hybrid"] == 20
-    assert any("4 samples a cell instead of the protocol's 50000" in note for note in table.notes)
-    corrected = _run("cifar10-pc", pair, tmp_path / "b", 4)
-    assert [c.settings.get("corrector_step") in (1e-3, 1e-4, 1e-5) for c in corrected.cells[:4]] == [
-        True
-    ] * 3 + [False]
-
-
-def test_imagenet_protocols_run_with_guidance(digits: tuple[Path, Path], tmp_path: Path) -> None:
-    best = _run("imagenet-best", digits, tmp_path / "a")
-    assert [cell.row for cell in best.cells] == ["teacher", "teacher", "student"]
-    assert best.cells[1].settings["guidance"] == 11.0 and best.cells[0].settings["sampler"] == "confidence"
-    assert best.cells[0].labels == "every class equally often"
+def test_labels_a_model_does_not_have_are_refused(digits: tuple[Path, Path], tmp_path: Path) -> None:
     with pytest.raises(UserError, match="Label 933 is out of range"):
         _run("imagenet-samples", digits, tmp_path / "b")
+
+
+def test_whole_prompts_are_continued(
+    text_pair: tuple[Path, Path], judge_folder: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match="continues each prompt 5 times, more than the 4 samples"):
+        _run("owt-cond", text_pair, tmp_path / "a", 4, tools=Tools(judge=str(judge_folder)))
 
 
 def test_text_protocols_run_with_a_judge(

@@ -10,8 +10,9 @@ from scipy.linalg import sqrtm
 from di4c_cli.errors import UserError
 from di4c_cli.metric.frechet import Moments, frechet, frechet_gaussian
 from di4c_cli.metric.inception_score import ClassLaw, inception_score
+from di4c_cli.metric.interval import halvings
 from di4c_cli.metric.kid import kernel_distance
-from di4c_cli.metric.manifold import precision_recall, radii
+from di4c_cli.metric.manifold import half_recalls, precision_recall, radii
 
 
 def _spd(generator: np.random.Generator, width: int, rank: int | None = None) -> np.ndarray:
@@ -148,3 +149,13 @@ def test_radii_are_brute_force_even_with_twins() -> None:
 def test_precision_recall_needs_neighbours() -> None:
     with pytest.raises(UserError, match="neighbours"):
         precision_recall(np.zeros((3, 2)), np.zeros((9, 2)))
+
+
+def test_recalls_of_halves_are_those_of_each_half_alone() -> None:
+    generator = np.random.default_rng(8)
+    points, reference = generator.normal(size=(600, 4)), generator.normal(size=(550, 4))
+    first = halvings(600, 3)
+    expected = [[precision_recall(points[side], reference)[1] for side in (f, ~f)] for f in first]
+    np.testing.assert_allclose(half_recalls(points, reference, first), expected)
+    with pytest.raises(UserError, match="too few neighbours"):
+        half_recalls(points[:6], reference, halvings(6, 1))

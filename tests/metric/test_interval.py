@@ -7,8 +7,16 @@ import pytest
 from scipy import stats
 
 from di4c_cli.metric.frechet import Moments, frechet
-from di4c_cli.metric.interval import bootstrap_means, of_jackknife, of_mean, of_splits, split_of, t_quantile
-from di4c_cli.metric.manifold import precision_recall
+from di4c_cli.metric.interval import (
+    bootstrap_means,
+    halvings,
+    of_halves,
+    of_mean,
+    of_splits,
+    split_of,
+    t_quantile,
+)
+from di4c_cli.metric.manifold import half_recalls, precision_recall
 
 TRIALS = 400
 
@@ -54,15 +62,27 @@ def _distance(rows: np.ndarray, width: int) -> float:
     return frechet(Moments.of(rows), reference)
 
 
-def test_splits_cover_a_frechet_distance_and_a_bootstrap_does_not() -> None:
-    """The target is the distance's expectation at this n, estimated from many fresh samples."""
-    width, n, trials = 24, 500, 120
+@pytest.mark.parametrize(
+    ("width", "n", "bootstrap"),
+    [(24, 500, (0.0, 0.2)), (8, 1000, (0.7, 0.97))],
+    ids=["24 features", "8 features"],
+)
+def test_splits_cover_a_frechet_distance_and_a_bootstrap_may_not(
+    width: int, n: int, bootstrap: tuple[float, float]
+) -> None:
+    """The target is the distance's expectation at this n, estimated from many fresh samples.
+
+    Splits cover it in both settings (measured: 100 % and 98 %). What the percentile bootstrap covers depends on
+    how large the bias of a resample is beside its spread: measured 1 % with 24 features and 500 samples, 88 %
+    with 8 features and 1000 samples. With the 2048 features of Inception the bias rules.
+    """
+    trials = 100
     generator = np.random.default_rng(2)
 
     def draw() -> np.ndarray:
         return generator.normal(0.15, 1.1, size=(n, width))
 
-    target = float(np.mean([_distance(draw(), width) for _ in range(600)]))
+    target = float(np.mean([_distance(draw(), width) for _ in range(400)]))
     splits_hit = bootstrap_hit = 0
     for _ in range(trials):
         rows = draw()
@@ -73,7 +93,7 @@ def test_splits_cover_a_frechet_distance_and_a_bootstrap_does_not() -> None:
         resampled = [_distance(rows[generator.integers(0, n, n)], width) for _ in range(40)]
         bootstrap_hit += np.quantile(resampled, 0.025) <= target <= np.quantile(resampled, 0.975)
     assert splits_hit / trials >= 0.92, splits_hit / trials
-    assert bootstrap_hit / trials < 0.2, bootstrap_hit / trials
+    assert bootstrap[0] <= bootstrap_hit / trials <= bootstrap[1], bootstrap_hit / trials
 
 
 def test_bias_of_a_frechet_distance_is_estimated() -> None:
@@ -106,26 +126,27 @@ def test_splits_are_consecutive_and_even() -> None:
     assert set(np.bincount(owner)) <= {10, 11}
 
 
-def test_jackknife_of_a_mean_is_its_standard_error_and_covers_recall() -> None:
-    generator = np.random.default_rng(4)
-    values = generator.normal(size=(10, 30))
-    without = [np.delete(values, k, 0).mean() for k in range(10)]
-    expected = values.mean(1).std(ddof=1) / np.sqrt(10)
-    assert of_jackknife(values.mean(), without).se == pytest.approx(expected, rel=1e-9)
+def test_halves_of_a_mean_give_its_standard_error() -> None:
+    values = np.random.default_rng(4).normal(size=400)
+    pairs = np.array([[values[first].mean(), values[~first].mean()] for first in halvings(400, 2000)])
+    assert of_halves(values.mean(), pairs).se == pytest.approx(values.std() / 20, rel=0.05)
+    assert of_halves(1.0, pairs[:9]).low is None
 
-    reference = generator.normal(size=(150, 6))
 
-    def recall(rows: np.ndarray) -> float:
-        return precision_recall(rows, reference)[1]
+@pytest.mark.parametrize(("width", "scale"), [(2, 0.9), (6, 0.6), (32, 0.9)])
+def test_halves_cover_recall(width: int, scale: float) -> None:
+    """The expectation at this n, against one fixed reference, as in an evaluation."""
+    generator = np.random.default_rng(5)
+    reference, n, trials = generator.normal(size=(200, width)), 200, 60
 
     def draw() -> np.ndarray:
-        return generator.normal(0.2, 0.9, size=(150, 6))
+        return generator.normal(0.2, scale, size=(n, width))
 
-    target, hits = float(np.mean([recall(draw()) for _ in range(100)])), 0
-    for _ in range(40):
+    target = float(np.mean([precision_recall(draw(), reference)[1] for _ in range(200)]))
+    hits = 0
+    for _ in range(trials):
         rows = draw()
-        groups = np.array_split(np.arange(150), 10)
-        found = of_jackknife(recall(rows), [recall(np.delete(rows, g, 0)) for g in groups])
+        found = of_halves(precision_recall(rows, reference)[1], half_recalls(rows, reference, halvings(n)))
         assert found.low is not None and found.high is not None
         hits += found.low <= target <= found.high
-    assert hits >= 37
+    assert hits / trials >= 0.88, hits / trials

@@ -16,6 +16,7 @@ from di4c_cli.errors import UserError
 from di4c_cli.evaluation.pair import compare_pair
 from di4c_cli.evaluation.result import Cell, Results
 from di4c_cli.model import Model
+from di4c_cli.report.latency import latency
 from di4c_cli.report.locate import locate
 from di4c_cli.report.page import page, write_page
 from di4c_cli.report.sections import highlight, samples
@@ -25,6 +26,26 @@ from di4c_cli.report.write import write_all
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
 
 
+SIDE = {"mean": 0.2, "std": 0.01, "p50": 0.2, "p95": 0.22, "samples_per_second": 50.0, "peak_mb": None}
+BENCH = {
+    "bench": "latency",
+    "device": "cpu",
+    "processor": "A processor",
+    "threads": 2,
+    "torch": "2",
+    "results": [
+        {
+            "experiment": "small <digits>",
+            "batch": 10,
+            "settings": {"steps": 4},
+            "sides": {"teacher": SIDE, "student": SIDE},
+            "overhead": {"ratio": 1.01, "low": 1.0, "high": 1.02},
+        }
+    ],
+}
+"""The shape of `bench-latency`'s last line."""
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory, teacher: Model, pupil: Model) -> Path:
     """A run folder with recipe, training record, latency and an evaluation."""
@@ -32,7 +53,7 @@ def run(tmp_path_factory: pytest.TempPathFactory, teacher: Model, pupil: Model) 
     (folder / "recipe.yaml").write_text("name: <b>small</b>\nteacher: small-digits\n")
     rows = [{"round": 1, "step": k, "loss": 1 / k, "consis": 2.0 / k} for k in range(1, 700)]
     (folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)) + '\n{"round": 1, "st')
-    (folder / "latency.json").write_text('{"teacher": 1.0}')
+    (folder / "latency.json").write_text("tables first\n" + json.dumps(BENCH))
     out = folder / "evaluation"
     results = compare_pair(teacher, pupil, (1, 2), n=40, gallery=out / "samples")
     write_all(results, out, "frechet", folder)
@@ -54,7 +75,16 @@ def test_the_page_holds_everything_and_asks_for_nothing(run: Path) -> None:
     assert not re.search(r'(src|href)="(?!data:)', text) and "http" not in text.replace(
         "http://www.w3.org", ""
     )
-    assert "bench-latency</summary>" in text
+
+
+def test_latency_of_the_run_is_tabulated(run: Path, tmp_path: Path) -> None:
+    text = latency(locate(run).results, run)
+    assert "<td>0.2000 ± 0.0100</td>" in text and "student / teacher 1.010 (95 %: 1.000 to 1.020)" in text
+    assert "A processor, cpu, 2 threads" in text and "Wall time of this evaluation</summary>" in text
+    for content in ("{", "[1]", '{"results": [{"sides": 3}]}', '{"results": []}'):
+        (tmp_path / "latency.json").write_text(content)
+        plain = latency(locate(run).results, tmp_path)
+        assert "measures it properly" in plain and "<details>" not in plain, content
 
 
 def test_the_result_file_is_inside(run: Path) -> None:
