@@ -29,5 +29,9 @@ lint: install
 test: install lint
 	$(BIN)/python -m pytest
 
+# ratios against benchmarks/baseline.json; wants a machine that does nothing else
+bench: install
+	$(BIN)/python benchmarks/guard.py
+
 clean:
 	rm -rf $(VENV) runs demo

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -12,6 +13,10 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = ["__version__", "load"]
+
+# The Hub's client, and through it transformers and datasets, read this once, when they are first imported; a
+# value the user has set stays. Here, because every way into the package passes here first.
+os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 
 
 def load(ref: str, **options: Any) -> Model:

@@ -13,21 +13,29 @@ class LatentConfig(BaseModel):
     """How λ is drawn and how it enters the network."""
 
     model_config = ConfigDict(extra="forbid")
-    dim: int = Field(1, ge=1, le=4096)
-    distribution: Literal["uniform", "normal"] = "uniform"
-    inject: Literal["token", "film"] = "token"
-    features: Literal["sinusoid", "raw"] | None = None
+    dim: int = Field(1, ge=1, le=4096, description="numbers in λ")
+    distribution: Literal["uniform", "normal"] = Field("uniform", description="on [0, 1), or standard normal")
+    inject: Literal["token", "film"] = Field(
+        "token", description="as one more token, or beside the time embedding"
+    )
+    features: Literal["sinusoid", "raw"] | None = Field(
+        None, description="how λ is presented to the network; none: by its dimension"
+    )
 
 
 class SamplingDefaults(BaseModel):
     """What `sample` does when no flag says otherwise."""
 
     model_config = ConfigDict(extra="forbid")
-    sampler: Literal["analytical", "confidence", "tau-leaping"] = "analytical"
-    steps: int = Field(4, ge=1)
-    last: Literal["sample", "argmax"] = "sample"
-    grid: Literal["uniform", "pixels"] = "uniform"
-    guidance: float = 0.0
+    sampler: Literal["analytical", "confidence", "tau-leaping"] = Field(
+        "analytical", description="which walk from noise to data"
+    )
+    steps: int = Field(4, ge=1, description="sampling steps")
+    last: Literal["sample", "argmax"] = Field("sample", description="what the last step does")
+    grid: Literal["uniform", "pixels"] = Field(
+        "uniform", description="times: i/N, or the pixel grid from 0.01"
+    )
+    guidance: float = Field(0.0, description="classifier-free guidance scale, used where a label is given")
     lead: int | None = Field(
         None, ge=1, description="the student makes the first so many steps, its teacher the rest; none: all"
     )

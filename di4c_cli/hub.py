@@ -7,7 +7,6 @@ mean. Nothing is ever fetched but the files named here, and no code among them i
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import sys
 import time
@@ -25,9 +24,6 @@ PAUSE = 0.5
 TIMEOUT = 10.0
 
 Result = TypeVar("Result")
-
-# read by the client when it is first imported: only what the user named is asked for, nothing is reported
-os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 
 
 @dataclass(frozen=True)

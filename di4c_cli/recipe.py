@@ -27,15 +27,17 @@ class Latent(LatentConfig):
 class Alpha(Part):
     """Weight α_t of the correlation term on data."""
 
-    kind: Literal["zero", "const", "linear", "sigmoid"] = "sigmoid"
-    scale: float = Field(1.0, ge=0)
+    kind: Literal["zero", "const", "linear", "sigmoid"] = Field(
+        "sigmoid", description="0, 1, t, or g(t) = 1 / (1 + exp(10 - 20 t))"
+    )
+    scale: float = Field(1.0, ge=0, description="factor in front of it")
 
 
 class Span(Part):
     """A range of times; `low = high` is a constant."""
 
-    low: float = Field(ge=0, le=1)
-    high: float = Field(ge=0, le=1)
+    low: float = Field(ge=0, le=1, description="smallest value")
+    high: float = Field(ge=0, le=1, description="largest value")
 
     @model_validator(mode="after")
     def _ordered(self) -> Span:
@@ -47,7 +49,7 @@ class Span(Part):
 class Delta(Span):
     """Small times δ of the distillation term; δ = low with probability `at_low`, else uniform in the range."""
 
-    at_low: float = Field(1.0, ge=0, le=1)
+    at_low: float = Field(1.0, ge=0, le=1, description="probability of exactly `low`")
 
 
 class Times(Part):
@@ -84,17 +86,25 @@ class Objective(Part):
         description="`both`: distil at its own δ and consis at t (eq. loss-cifar10); `split`: t ≤ δ distils",
     )
     distil_weight: float | Literal["1/step"] = Field(1.0, description="`1/step` is 1/Δt (eq. loss-maskgit)")
-    consis_weight: float = Field(1.0, ge=0)
-    marginal_weight: float = Field(1.0, ge=0)
-    control_variate: Literal["marginal", "convex", "none"] = "marginal"
-    alpha: Alpha = Field(default_factory=Alpha)
-    delta: Delta = Field(default_factory=lambda: Delta(low=0.02, high=0.02))
+    consis_weight: float = Field(1.0, ge=0, description="weight of the consistency term")
+    marginal_weight: float = Field(1.0, ge=0, description="weight of the marginal term")
+    control_variate: Literal["marginal", "convex", "none"] = Field(
+        "marginal", description="what steadies the consistency term; `none` is the paper's w/o CV"
+    )
+    alpha: Alpha = Field(default_factory=Alpha, description="weight of the correlation term on data")
+    delta: Delta = Field(
+        default_factory=lambda: Delta(low=0.02, high=0.02), description="small times of the distillation term"
+    )
     step: Span = Field(
         default_factory=lambda: Span(low=0.05, high=0.05), description="Δt, log-uniform in the range"
     )
-    time: Times = Field(default_factory=Times)
-    teacher_step: Literal["analytical", "confidence"] = "analytical"
-    reference: Literal["data", "teacher"] = "data"
+    time: Times = Field(default_factory=Times, description="distribution of t")
+    teacher_step: Literal["analytical", "confidence"] = Field(
+        "analytical", description="how the teacher goes from x_t to x_u"
+    )
+    reference: Literal["data", "teacher"] = Field(
+        "data", description="where x_t comes from; `teacher` needs no data"
+    )
     reference_steps: int = Field(
         16, ge=1, description="grid of the teacher's trajectory when reference is `teacher`"
     )
@@ -108,11 +118,11 @@ class Objective(Part):
 class Optimizer(Part):
     """Adam or AdamW with a linear warm-up, then a constant or falling learning rate."""
 
-    kind: Literal["adam", "adamw"] = "adam"
-    lr: float = Field(3e-4, gt=0)
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = Field(1e-8, gt=0)
-    weight_decay: float = Field(0.0, ge=0)
+    kind: Literal["adam", "adamw"] = Field("adam", description="which of the two")
+    lr: float = Field(3e-4, gt=0, description="learning rate after the warm-up")
+    betas: tuple[float, float] = Field((0.9, 0.999), description="decay of the two moments")
+    eps: float = Field(1e-8, gt=0, description="added to the denominator")
+    weight_decay: float = Field(0.0, ge=0, description="pull of the weights towards zero")
     warmup: int = Field(0, ge=0, description="iterations of linear warm-up")
     decay: Literal["none", "cosine"] = Field(
         "none", description="after the warm-up: constant, or a cosine to zero"
@@ -123,20 +133,22 @@ class Optimizer(Part):
 class Training(Part):
     """The loop."""
 
-    iterations: int = Field(1000, ge=1)
+    iterations: int = Field(1000, ge=1, description="training steps a round")
     batch: int = Field(
         16, ge=1, description="samples per iteration over all processes and accumulation steps"
     )
     micro_batch: int | None = Field(
         None, ge=1, description="samples per process and backward pass; none: all at once"
     )
-    optimizer: Optimizer = Field(default_factory=Optimizer)
-    ema: float = Field(0.9999, ge=0, lt=1)
-    precision: Literal["no", "bf16", "fp16"] = "no"
-    checkpoint_every: int = Field(500, ge=1)
+    optimizer: Optimizer = Field(default_factory=Optimizer, description="how weights follow the gradient")
+    ema: float = Field(
+        0.9999, ge=0, lt=1, description="decay of the averaged weights, which the student gets"
+    )
+    precision: Literal["no", "bf16", "fp16"] = Field("no", description="autocast; `no` is float32")
+    checkpoint_every: int = Field(500, ge=1, description="iterations between checkpoints")
     keep: int = Field(2, ge=1, description="checkpoints kept")
-    activation_checkpointing: bool = False
-    compile: bool = False
+    activation_checkpointing: bool = Field(False, description="less memory, more time")
+    compile: bool = Field(False, description="torch.compile of the student")
     dropout: float = Field(
         0.0, ge=0, lt=1, description="of the student at t; teacher and student at u run without"
     )
@@ -146,34 +158,38 @@ class Training(Part):
     flip: bool = Field(False, description="random horizontal flips (images)")
     sample_every: int = Field(0, ge=0, description="write samples every so many iterations; 0: never")
     max_bad_steps: int = Field(20, ge=1, description="non-finite losses in a row before the run stops")
-    trackers: list[Literal["tensorboard", "wandb", "trackio"]] = Field(default_factory=list)
+    trackers: list[Literal["tensorboard", "wandb", "trackio"]] = Field(
+        default_factory=list, description="where else the metrics go; none: metrics.jsonl only"
+    )
 
 
 class Evaluation(Part):
     """Defaults of `di4c eval` for this world."""
 
-    steps: list[int] = Field(default_factory=lambda: [1, 2, 4, 8, 16])
-    samples: int = Field(2000, ge=2)
+    steps: list[int] = Field(
+        default_factory=lambda: [1, 2, 4, 8, 16], description="sampling steps to compare"
+    )
+    samples: int = Field(2000, ge=2, description="samples for each of them")
 
 
 class Recipe(Part):
     """How a teacher becomes a student."""
 
-    kind: Literal["distill"] = "distill"
-    name: str
-    summary: str
-    teacher: str
+    kind: Literal["distill"] = Field("distill", description="what the file is for")
+    name: str = Field(description="as in `di4c recipes`")
+    summary: str = Field(description="one line about it")
+    teacher: str = Field(description="name, Hub id, folder or file (`--teacher`)")
     data: str = Field("embedded", description="path, Hub dataset id, `embedded` or `teacher` (no data)")
     init_weights: Literal["ema", "live"] = Field(
         "ema", description="which teacher weights the student starts from"
     )
-    rounds: int = Field(1, ge=1, le=64)
-    seed: int = Field(0, ge=0, lt=2**31)
-    latent: Latent = Field(default_factory=lambda: Latent())
-    objective: Objective = Field(default_factory=Objective)
-    training: Training = Field(default_factory=Training)
+    rounds: int = Field(1, ge=1, le=64, description="each student teaches the next")
+    seed: int = Field(0, ge=0, lt=2**31, description="of all draws")
+    latent: Latent = Field(default_factory=lambda: Latent(), description="the mixture variable")
+    objective: Objective = Field(default_factory=Objective, description="the loss")
+    training: Training = Field(default_factory=Training, description="the loop")
     sampling: SamplingDefaults | None = Field(None, description="the student's defaults; none: the teacher's")
-    evaluation: Evaluation = Field(default_factory=Evaluation)
+    evaluation: Evaluation = Field(default_factory=Evaluation, description="defaults of `di4c eval`")
 
     @model_validator(mode="after")
     def _smooth(self) -> Recipe:
@@ -190,12 +206,14 @@ class Recipe(Part):
 class Pretrain(Part):
     """How an embedded teacher was made (`di4c pretrain`)."""
 
-    kind: Literal["pretrain"] = "pretrain"
-    name: str
-    summary: str
-    world: Literal["tiny-digits", "tiny-pixels", "tiny-vq", "tiny-text"]
-    network: dict[str, Any]
-    process: dict[str, Any]
+    kind: Literal["pretrain"] = Field("pretrain", description="what the file is for")
+    name: str = Field(description="as in `di4c recipes`")
+    summary: str = Field(description="one line about it")
+    world: Literal["tiny-digits", "tiny-pixels", "tiny-vq", "tiny-text"] = Field(
+        description="the embedded data it trains on"
+    )
+    network: dict[str, Any] = Field(description="type and sizes, as in config.json")
+    process: dict[str, Any] = Field(description="type and settings, as in config.json")
     codec: dict[str, Any] = Field(
         default_factory=dict, description="config.json's codec entry of the teacher"
     )
@@ -203,9 +221,11 @@ class Pretrain(Part):
     vqgan: dict[str, Any] | None = Field(
         None, description="iterations, batch, lr and settings of the VQGAN, if any"
     )
-    sampling: SamplingDefaults = Field(default_factory=SamplingDefaults)
-    seed: int = 0
-    training: Training = Field(default_factory=Training)
+    sampling: SamplingDefaults = Field(
+        default_factory=SamplingDefaults, description="the teacher's sampling defaults"
+    )
+    seed: int = Field(0, description="of weights and data order")
+    training: Training = Field(default_factory=Training, description="the loop")
     patience: int = Field(5, ge=1, description="evaluations without improvement before the training stops")
-    evaluate_every: int = Field(200, ge=1)
+    evaluate_every: int = Field(200, ge=1, description="iterations between evaluations on held-out data")
     time_low: float = Field(0.0, ge=0, lt=1, description="smallest time trained on")

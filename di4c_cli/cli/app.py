@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from importlib import import_module
 from typing import Annotated
@@ -10,6 +11,7 @@ from typing import Annotated
 import typer
 
 from di4c_cli import __version__
+from di4c_cli.cli.console import drop_output, settle_streams
 
 app = typer.Typer(
     name="di4c",
@@ -75,4 +77,32 @@ for _name in COMMANDS:
 
 def main() -> None:
     """Console-script entry point."""
-    app()
+    settle_streams()
+    # without a home directory matplotlib warns of the temporary folder it uses instead
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
+    place = _place()
+    try:
+        app()
+    except SystemExit:
+        # a reader (`head`) that has gone is no failure; Typer marks stdout then, Rich points it elsewhere
+        if type(sys.stdout).__name__ != "PacifyFlushWrapper" and _place() == place:
+            raise
+    finally:
+        _flush()
+
+
+def _place() -> tuple[int, int] | None:
+    """What stdout is connected to."""
+    try:
+        found = os.fstat(sys.stdout.fileno())
+    except (OSError, ValueError, AttributeError):  # closed, or no file at all
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _flush() -> None:
+    """What is still buffered may meet a closed pipe too; the interpreter would report that loudly."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        drop_output()

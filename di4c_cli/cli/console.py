@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TextIO
 
 import typer
 
-from di4c_cli.errors import Di4cError
+from di4c_cli.errors import Di4cError, Failure
 
 
 def fail(error: Di4cError) -> typer.Exit:
@@ -30,15 +33,50 @@ def guarded(command: Callable[[], Any]) -> Any:
         print("di4c: stopped.", file=sys.stderr)
         raise typer.Exit(130) from None
     except BrokenPipeError:
-        # the reader (`head`) has gone; point stdout elsewhere so that the interpreter's own flush stays quiet
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_output()
         raise typer.Exit(0) from None
     except OSError as error:
-        where = f" ({error.filename})" if error.filename else ""
-        print(
-            f"di4c: {error.strerror or error}{where}. Free space or choose another folder.", file=sys.stderr
+        raise fail(machine_fault(error)) from None
+
+
+def drop_output() -> None:
+    """The reader (`head`) has gone: point stdout elsewhere, so that the interpreter's own flush stays quiet."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def machine_fault(error: OSError) -> Failure:
+    """What the operating system refused, with the next thing to do."""
+    what = str(error.filename or "A file")
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return Failure(f"The disk is full ({what}).", "Free space and run the same command again.")
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return Failure(f"{what} is closed to this user ({error.strerror}).", "Choose another folder or file.")
+    if error.errno == errno.ENOENT:
+        return Failure(
+            f"{what} is not there.", "Check the path; if it was deleted, put it back and run again."
         )
-        raise typer.Exit(1) from None
+    where = f" ({error.filename})" if error.filename else ""
+    return Failure(f"{error.strerror or error}{where}.", "Choose another folder or file.")
+
+
+def settle_streams() -> None:
+    """Make every character printable, whatever the encoding: what it lacks is shown as an escape.
+
+    In UTF-8 these are file names that are not; in ASCII, λ and the like.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def is_unicode(stream: TextIO) -> bool:
+    """Whether a stream can take every character."""
+    return (stream.encoding or "").lower().replace("-", "").startswith("utf")
+
+
+def command_line(*words: object) -> str:
+    """A command to be copied: words with spaces are quoted."""
+    return shlex.join(map(str, words))
 
 
 def say(text: str = "") -> None:
@@ -48,17 +86,21 @@ def say(text: str = "") -> None:
 
 def emit_json(value: Any) -> None:
     """One JSON object on stdout, on one line."""
-    print(json.dumps(value, ensure_ascii=False, allow_nan=False), flush=True)
+    print(json.dumps(value, ensure_ascii=not is_unicode(sys.stdout), allow_nan=False), flush=True)
 
 
 def show_table(title: str, columns: list[str], rows: list[list[str]], stream: Any = None) -> None:
-    """A table for people; plain text when the stream is not a terminal."""
+    """A table for people; plain text when the stream is not a terminal, a list where that is too narrow."""
     from rich.console import Console
     from rich.table import Table
 
     console = Console(file=stream or sys.stdout)
     if not console.is_terminal:
         console.width = max(console.width, 120)
+    elif console.width < sum(len(column) + 3 for column in columns) + 1:
+        for line in (title, *_records(columns, rows)):
+            console.print(line, markup=False, highlight=False)
+        return
     table = Table(title=title, title_justify="left")
     for number, column in enumerate(columns):
         numeric = number > 0 and all(row[number][:1] in "0123456789-+±. –—" for row in rows)
@@ -66,6 +108,13 @@ def show_table(title: str, columns: list[str], rows: list[list[str]], stream: An
     for row in rows:
         table.add_row(*row)
     console.print(table)
+
+
+def _records(columns: list[str], rows: list[list[str]]) -> Iterator[str]:
+    """Rows of a table one below the other, empty cells left out."""
+    for row in rows:
+        yield ""
+        yield from (f"{column}: {cell}" for column, cell in zip(columns, row) if cell)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from di4c_cli import embedded, recipe_file
-from di4c_cli.cli.console import emit_json, guarded, say
+from di4c_cli.cli.console import command_line, emit_json, guarded, say
 from di4c_cli.cli.live import SHOWN, LiveTable, duration
 from di4c_cli.errors import Di4cError
 from di4c_cli.teacher.registry import recipe_for
@@ -150,8 +150,8 @@ def _run(recipe: Recipe, out: Path, device: str | None, force: bool, as_json: bo
         say(f"Student: {folder.student}")
         say(f"Curves:  {folder.curves}")
     say("Next:")
-    say(f"  di4c sample --student {folder.student} --steps 4")
-    say(f"  di4c eval --student {folder.student}")
+    say("  " + command_line("di4c", "sample", "--student", folder.student, "--steps", 4))
+    say("  " + command_line("di4c", "eval", "--student", folder.student))
 
 
 def _preview(recipe: Recipe, out: Path, processes: int, device: str | None, as_json: bool) -> None:

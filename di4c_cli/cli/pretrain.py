@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from di4c_cli import recipe_file
-from di4c_cli.cli.console import guarded, say
+from di4c_cli.cli.console import command_line, guarded, say
 from di4c_cli.errors import UserError
 
 
@@ -62,4 +62,4 @@ def _pretrain(
     say(
         f"{folder / 'teacher'}: held-out loss {history.best:.4f} nats per unknown position (step {history.best_step})."
     )
-    say(f"Next: di4c sample --teacher {folder / 'teacher'} --steps 16")
+    say("Next: " + command_line("di4c", "sample", "--teacher", folder / "teacher", "--steps", 16))

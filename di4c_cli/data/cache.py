@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import io
@@ -15,13 +16,35 @@ from typing import Any
 import numpy as np
 
 from di4c_cli import files
+from di4c_cli.errors import Failure
+
+ELSEWHERE = "Set DI4C_CACHE to a folder that can be written."
+REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR)
 
 
 def root() -> Path:
     """The cache folder; nothing is created by asking."""
     if "DI4C_CACHE" in os.environ:
         return Path(os.environ["DI4C_CACHE"])
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "di4c"
+    if os.environ.get("XDG_CACHE_HOME"):
+        return Path(os.environ["XDG_CACHE_HOME"]) / "di4c"
+    try:
+        return Path.home() / ".cache" / "di4c"
+    except RuntimeError:  # an account without a home, as containers have them
+        raise Failure("There is no home directory to keep encoded data in.", ELSEWHERE) from None
+
+
+@contextmanager
+def writable() -> Iterator[None]:
+    """Whatever the cache folder refuses becomes one sentence with the way out."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in REFUSED:
+            raise
+        raise Failure(
+            f"The cache folder {root()} cannot be written ({error.strerror}).", ELSEWHERE
+        ) from error
 
 
 def entry(kind: str, key: dict[str, Any]) -> Path:
@@ -38,8 +61,11 @@ def stamp(paths: list[Path]) -> list[list[Any]]:
 @contextmanager
 def building(folder: Path) -> Iterator[None]:
     """One builder at a time; the others wait and then find the work done. Freed when a process dies."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with (folder.parent / f".{folder.name}.lock").open("w") as handle:
+    lock = folder.parent / f".{folder.name}.lock"
+    with writable():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        lock.touch()
+    with lock.open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
 

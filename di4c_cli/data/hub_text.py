@@ -70,7 +70,9 @@ def pinned_listing(name: str, repo: str, revision: str | None, subset: str | Non
     """The listing of the first use on this machine: a run that is resumed must find the data it began with."""
     path = cache.entry("listings", {"dataset": name}) / "listing.json"
     if not path.is_file():
-        files.write_text(path, json.dumps(asdict(find_listing(repo, revision, subset))))
+        found = find_listing(repo, revision, subset)
+        with cache.writable():
+            files.write_text(path, json.dumps(asdict(found)))
     return Listing(**json.loads(path.read_text()))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from di4c_cli.data.items import TensorItems
 from di4c_cli.errors import UserError
+from di4c_cli.student import physical_memory
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 IMAGES = ("x", "images", "image", "codes", "arr_0")
@@ -85,6 +87,7 @@ def open_npz(path: Path, shape: tuple[int, ...] | None, length: int, levels: int
 
     Flattened samples and VQ codes are ids already; pictures are quantised to the teacher's levels.
     """
+    check_unpacked(path, physical_memory())
     try:
         with np.load(path, allow_pickle=False) as file:
             found = {name: file[name] for name in file.files}
@@ -101,6 +104,20 @@ def open_npz(path: Path, shape: tuple[int, ...] | None, length: int, levels: int
     ids = torch.from_numpy(x.reshape(len(x), -1).copy())
     labels = None if label is None else torch.from_numpy(label.astype(np.int64).reshape(-1))
     return TensorItems(ids, labels, shape if ids.shape[1] == length else None, str(path))
+
+
+def check_unpacked(path: Path, memory: int) -> None:
+    """Refuse a compressed file that claims to unpack to more than `memory` bytes, before any of it is read."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            size = sum(record.file_size for record in archive.infolist())
+    except (OSError, ValueError, zipfile.BadZipFile):
+        return  # no archive: the reader says so
+    if size > memory:
+        raise UserError(
+            f"{path} unpacks to {size / 2**30:.0f} GB, larger than this machine's memory.",
+            "Name a folder of images instead.",
+        )
 
 
 def _pictures(x: np.ndarray, path: Path, shape: tuple[int, ...] | None, levels: int) -> np.ndarray:

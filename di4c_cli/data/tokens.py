@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 END_OF_TEXT = "<|endoftext|>"
+MASK = "[MASK]"
 SUFFIXES = (".npy", ".bin")
 AT_ONCE = 512
 """Documents per call of the tokenizer."""
@@ -94,16 +95,23 @@ def end_of_text(tokenizer: Tokenizer) -> int | None:
 
 
 def encode(texts: Iterable[str], tokenizer: Tokenizer) -> Iterator[list[int]]:
-    """Ids of each document, with the end-of-text separator after it."""
+    """Ids of each document, with the end-of-text separator after it.
+
+    A tokenizer of few words gives the mask for those it does not know; they are left out.
+    """
     separator, remaining = end_of_text(tokenizer), iter(texts)
+    mask = tokenizer.token_to_id(MASK)
     while batch := list(islice(remaining, AT_ONCE)):
         for encoding in tokenizer.encode_batch_fast(batch, add_special_tokens=False):
-            yield encoding.ids if separator is None else [*encoding.ids, separator]
+            ids = encoding.ids if mask is None else [token for token in encoding.ids if token != mask]
+            yield ids if separator is None else [*ids, separator]
 
 
 def check_vocabulary(tokenizer: Tokenizer, symbols: int) -> None:
     """A tokenizer larger than the teacher's vocabulary would give ids the teacher does not know."""
     size = tokenizer.get_vocab_size()
+    if tokenizer.id_to_token(symbols) == MASK:  # the mask symbol by name: no text holds it
+        size -= 1
     if size > symbols:
         raise UserError(
             f"The tokenizer has {size} entries, the teacher's vocabulary {symbols}.",

@@ -21,6 +21,8 @@ LAUNCHED = "DI4C_LAUNCHED"
 """Set in the environment of started processes; its value is the process that started them."""
 GRACE = 5.0
 """Seconds the others get to end by themselves after one has failed."""
+STOPPED = (128 + signal.SIGTERM, 128 + signal.SIGINT)
+"""Exit codes of processes that stopped on a signal, with a checkpoint."""
 
 
 def launched() -> bool:
@@ -157,7 +159,7 @@ class Family:
         first = self.failed[0]
         code = codes[self.children.index(first)]
         if self.signalled:
-            return 130 if 130 in codes else 1
+            return next((code for code in STOPPED if code in codes), 1)
         if code > 0 and (first.rank == 0 or codes[0] == code):
             return code
         reason = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"

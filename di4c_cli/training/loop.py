@@ -96,6 +96,7 @@ class Round:
                     f"Stopped after step {progress.step} of {settings.iterations} in round {progress.round}; "
                     "a checkpoint is written.",
                     "Run the same command again to go on.",
+                    self.outside.stop.exit_code,
                 )
             if progress.bad_in_a_row >= settings.max_bad_steps:
                 raise self._diagnosis(saved_at)

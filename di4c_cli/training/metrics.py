@@ -13,6 +13,7 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from di4c_cli import files
+from di4c_cli.errors import Failure
 
 Row = dict[str, Any]
 
@@ -24,11 +25,26 @@ class MetricsFile:
         """Keep the rows up to `last` = (round, step) and drop what comes after it, then append."""
         rows = [row for row in read_rows(path) if (row["round"], row["step"]) <= last]
         files.write_text(path, "".join(_line(row) for row in rows))
+        self.path = path
         self._file = path.open("ab", buffering=0)
 
     def append(self, row: Row) -> None:
-        """One more line."""
+        """One more line, and a look whether anybody would ever find it."""
+        self._check_place()
         self._file.write(_line(row).encode())
+
+    def _check_place(self) -> None:
+        """A folder deleted or moved away under the run would be made again, half empty, at the next checkpoint."""
+        mine = os.fstat(self._file.fileno())
+        try:
+            there = self.path.stat()
+        except OSError:
+            there = None
+        if there is None or (there.st_dev, there.st_ino) != (mine.st_dev, mine.st_ino):
+            raise Failure(
+                f"{self.path} was deleted or moved while the run was writing to it.",
+                "Run the same command again; it goes on from the last checkpoint that is left.",
+            )
 
     def sync(self) -> None:
         """To the disk; called before a checkpoint claims these steps."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -24,7 +25,7 @@ from di4c_cli.student import build, save_folder
 from di4c_cli.training.checkpoint import full_disk_explained
 from di4c_cli.training.curves import draw_curves
 from di4c_cli.training.loop import Outside, Report, Round
-from di4c_cli.training.loss_module import LossModule, make_objective, make_posterior
+from di4c_cli.training.loss_module import LossModule, Objective, make_objective, make_posterior
 from di4c_cli.training.make_student import new_student, student_config
 from di4c_cli.training.metrics import MetricsFile, Row, read_rows
 from di4c_cli.training.periodic import write_samples
@@ -33,6 +34,8 @@ from di4c_cli.training.processes import lost_contact, make_accelerator, on_main
 from di4c_cli.training.run_folder import RunFolder, State
 from di4c_cli.training.signals import StopRequest, stop_on_signal
 from di4c_cli.training.trackers import check_trackers, start_trackers, track
+
+MakeObjective = Callable[[dict[str, Any]], Objective]
 
 
 def _silent(_: object) -> None:
@@ -59,8 +62,11 @@ class Outcome:
     main: bool = True
 
 
-def distill(recipe: Recipe, out: Path, options: Options) -> Outcome:
-    """Turn the recipe's teacher into a student in `out`; run it again to go on where it stopped."""
+def distill(recipe: Recipe, out: Path, options: Options, objective: MakeObjective | None = None) -> Outcome:
+    """Turn the recipe's teacher into a student in `out`; run it again to go on where it stopped.
+
+    `objective` makes another loss than the recipe's section describes, from that section's values.
+    """
     folder = RunFolder(out)
     check_trackers(list(recipe.training.trackers))
     accelerator = make_accelerator(recipe.training.precision, options.device, recipe.training.trackers, out)
@@ -71,7 +77,9 @@ def distill(recipe: Recipe, out: Path, options: Options) -> Outcome:
     if state is State.FINISHED:
         accelerator.end_training()
         return Outcome(folder, True, main)
-    run = Run(accelerator, recipe, folder, options)  # reads teacher and data: mistakes there write nothing
+    run = Run(
+        accelerator, recipe, folder, options, objective
+    )  # reads teacher and data: mistakes there write nothing
     with ExitStack() as stack:
         on_main(accelerator, lambda: _claim(folder, recipe, options, stack))
         try:
@@ -100,8 +108,16 @@ def _claim(folder: RunFolder, recipe: Recipe, options: Options, stack: ExitStack
 class Run:
     """The rounds of one recipe."""
 
-    def __init__(self, accelerator: Accelerator, recipe: Recipe, folder: RunFolder, options: Options) -> None:
+    def __init__(
+        self,
+        accelerator: Accelerator,
+        recipe: Recipe,
+        folder: RunFolder,
+        options: Options,
+        objective: MakeObjective | None = None,
+    ) -> None:
         self.accelerator, self.recipe, self.folder, self.options = accelerator, recipe, folder, options
+        self.make_objective = objective or make_objective
         make_plan(recipe.training.batch, recipe.training.micro_batch, accelerator.num_processes)
         # the main process first: it may fetch or encode what the others then find, and it reports mistakes
         on_main(accelerator, self._read)
@@ -167,7 +183,7 @@ class Run:
         if self.recipe.training.compile:
             student.compile()
         frozen = copy.deepcopy(teacher.denoiser).to(self.accelerator.device, self.options.dtype)
-        objective = make_objective(self.recipe.objective.model_dump())
+        objective = self.make_objective(self.recipe.objective.model_dump())
         posterior = make_posterior(self.recipe, student, number)
         return LossModule(student, frozen, objective, self.recipe.training.dropout > 0, posterior)
 

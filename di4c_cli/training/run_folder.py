@@ -105,9 +105,15 @@ class RunFolder:
         return State.FINISHED if (self.student / "config.json").is_file() else State.UNFINISHED
 
     def move_aside(self) -> Path | None:
-        """Rename an existing folder to a free name; None if there was nothing."""
+        """Rename an existing folder to a free name; None if there was nothing. Not under a run at work."""
         if not self.path.exists():
             return None
+        if (self.path / ".lock").is_file():
+            with self.lock():
+                return self._rename()
+        return self._rename()
+
+    def _rename(self) -> Path:
         stamp = time.strftime("%Y%m%d-%H%M%S")
         target, number = self.path.with_name(f"{self.path.name}.old-{stamp}"), 1
         while target.exists():

@@ -1,4 +1,8 @@
-"""Ctrl-C and SIGTERM: the first asks the loop to stop after its step, the second leaves at once."""
+"""Ctrl-C and SIGTERM: the first asks the loop to stop after its step, the second leaves at once.
+
+A stopped run ends with 128 + the signal's number, as shells report it: 130 after Ctrl-C, 143 after the SIGTERM
+of a scheduler.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +20,16 @@ from di4c_cli.training.launch import LAUNCHED
 
 SAME_PRESS = 0.2
 """Seconds within which a second signal is the same key press: some launchers pass it on once more."""
+INTERRUPTED = 128 + signal.SIGINT
+TERMINATED = 128 + signal.SIGTERM
 
 
 class Stopped(Di4cError):
     """The run was asked to stop and did, with a checkpoint."""
 
-    exit_code = 130
+    def __init__(self, message: str, hint: str = "", exit_code: int = INTERRUPTED) -> None:
+        super().__init__(message, hint)
+        self.exit_code = exit_code
 
 
 class StopRequest:
@@ -37,13 +45,20 @@ class StopRequest:
         """Looked at once a step."""
         return bool(self._first) or (self._parent is not None and os.getppid() != self._parent)
 
+    @property
+    def exit_code(self) -> int:
+        """Of the first signal; a process that heard of it from another one counts it as Ctrl-C."""
+        return 128 + next(iter(self._first), signal.SIGINT)
+
     def __call__(self, number: int, frame: FrameType | None) -> None:
         now = time.monotonic()
         if now - self._first.get(number, now) > SAME_PRESS:
             self._tell("di4c: left at once; the last checkpoint is intact.\n")
-            os._exit(130)
+            os._exit(128 + number)
         if not self._first:
-            self._tell("di4c: finishing this step, then writing a checkpoint. Ctrl-C again leaves at once.\n")
+            self._tell(
+                "di4c: finishing this step, then writing a checkpoint. A second signal leaves at once.\n"
+            )
         self._first.setdefault(number, now)
 
     def _tell(self, text: str) -> None:

@@ -18,7 +18,7 @@ from di4c_cli.recipe import Part, Recipe
 class Row(Part):
     """One student of the table."""
 
-    label: str
+    label: str = Field(description="name of the row")
     set: dict[str, Any] = Field(description="dotted recipe keys and their values")
 
     @property
@@ -30,15 +30,17 @@ class Row(Part):
 class Sweep(Part):
     """A table: rows are recipes, columns are step counts and metrics."""
 
-    kind: Literal["sweep"] = "sweep"
-    name: str
-    summary: str
-    base: str
+    kind: Literal["sweep"] = Field("sweep", description="what the file is for")
+    name: str = Field(description="as in `di4c recipes`")
+    summary: str = Field(description="one line about it")
+    base: str = Field(description="the recipe that all rows change")
     set: dict[str, Any] = Field(default_factory=dict, description="values common to all rows")
-    steps: list[int] = Field(min_length=1)
-    samples: int = Field(2000, ge=2)
-    metrics: list[str] = Field(default_factory=lambda: ["frechet", "is"])
-    rows: list[Row] = Field(min_length=1)
+    steps: list[int] = Field(min_length=1, description="sampling steps, the columns of the table")
+    samples: int = Field(2000, ge=2, description="samples for each figure")
+    metrics: list[str] = Field(default_factory=lambda: ["frechet", "is"], description="figures in each cell")
+    rows: list[Row] = Field(
+        min_length=1, description="`label` and `set`, dotted keys and values, of each student"
+    )
 
 
 def read_sweep(name: str) -> Sweep:

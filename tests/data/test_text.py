@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as arrow
 import pytest
-from data_models import gpt2_model, text_model, wanted
+import torch
+from data_models import gpt2_model, model, text_model, wanted
 from pyarrow import parquet
 
 from di4c_cli.data.source import find_items, open_source
@@ -133,6 +134,21 @@ def test_a_tokenizer_larger_than_the_teacher_is_refused(tmp_path: Path) -> None:
     model = text_model(300)
     model.config.codec = {"type": "text", "name": "gpt2"}
     refused(write(tmp_path, ".jsonl"), model, "50257 entries", "vocabulary 300")
+
+
+def test_words_the_tokenizer_lacks_are_left_out(tmp_path: Path) -> None:
+    """The tokenizer of tiny-text knows 1500 words and gives the mask for any other."""
+    teacher = model(1500, 4, {"type": "text", "asset": "text-units.json"})
+    (tmp_path / "a.txt").write_text("We the xylophone people. The people, we")
+    found = all_ids(find_items(str(tmp_path / "a.txt"), teacher))
+    assert teacher.decode(torch.tensor([found]))[0].split() == [
+        "we",
+        "the",
+        "people.",
+        "the",
+        "people,",
+        "we!",
+    ]
 
 
 def test_a_missing_path_offers_the_ways_out(tmp_path: Path) -> None:

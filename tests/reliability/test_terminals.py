@@ -1,0 +1,95 @@
+"""Terminals of any width, without colour, and pipes whose reader has gone."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+from typing import Any
+
+import pytest
+from faults import COLOUR, command, in_terminal, plain
+from rich.cells import cell_len
+from rich.console import Console
+
+from di4c_cli import recipe_file
+from di4c_cli.cli.console import show_table
+from di4c_cli.cli.live import LiveTable
+
+COMMANDS = [["--help"], ["sample", "--help"], ["recipes"], ["teachers"]]
+
+
+@pytest.mark.parametrize("columns", [80, 40])
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_nothing_is_wider_than_the_terminal(columns: int, words: list[str]) -> None:
+    code, seen = in_terminal(columns, *words)
+    assert code == 0, seen
+    lines = plain(seen)
+    assert max(map(cell_len, lines)) <= columns
+    assert len(lines) > 10
+
+
+def test_no_colour_where_none_is_wanted() -> None:
+    assert COLOUR.search(in_terminal(80, "--help")[1]), "there is colour by default"
+    for words in COMMANDS[:3]:
+        assert not COLOUR.search(in_terminal(80, *words, NO_COLOR="1")[1])
+
+
+@pytest.mark.parametrize("columns", [80, 40])
+def test_a_table_of_many_columns(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the columns would be cut to single letters, rows are written as lists instead."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("TERM", "xterm")
+    stream = Screen()
+    header = ["Experiment", "side", "batch", "p50 (s)", "p95 (s)", "samples/s", "peak MB"]
+    show_table("Every side", header, [["CIFAR-10", "teacher", "50", "1.2345", "2.3456", "12.5", ""]], stream)
+    lines = plain(stream.getvalue())
+    assert max(map(cell_len, lines)) <= columns
+    assert ("Experiment: CIFAR-10" in lines) == (columns == 40)
+    assert any("1.2345" in line for line in lines), "figures are whole"
+
+
+@pytest.mark.parametrize("columns", [80, 40])
+def test_the_live_table_fits(columns: int) -> None:
+    live = LiveTable(recipe_file.read("tiny-digits"))
+    row = {"round": 1, "step": 3, "seconds": 0.1, "loss": 1.0, "distil": 2.0, "consis": 0.5}
+    live._lines.append(live._line({**row}, live._began + 1) if live._steps else _line(live, row))
+    console = Console(file=io.StringIO(), width=columns, force_terminal=True)
+    console.print(live._table())
+    lines = plain(console.file.getvalue())  # type: ignore[attr-defined]
+    assert max(map(cell_len, lines)) <= columns
+    assert any("3/" in line for line in lines)
+
+
+def _line(live: LiveTable, row: dict[str, Any]) -> list[str]:
+    live._steps = 1
+    live._means = {"loss": 1.0, "distil": 2.0, "consis": 0.5, "corr": 0.1, "marginal": 0.2}
+    return live._line(row, live._began + 1)
+
+
+class Screen(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+CLOSED = [["--help"], ["--version"], ["recipes"], ["recipes", "show", "tiny-digits"], ["teachers", "--json"]]
+
+
+@pytest.mark.parametrize("words", CLOSED, ids=" ".join)
+def test_a_reader_that_has_gone(words: list[str]) -> None:
+    """Every write fails from the first byte on; that is neither an error nor worth a word."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(command(*words), stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writing)
+    assert done.stderr == "" and done.returncode == 0
+
+
+def test_head_takes_one_line_of_samples() -> None:
+    words = " ".join(command("sample", "--teacher", "tiny-text", "--steps", 1, "-n", 40))
+    script = f"set -o pipefail; {words} | head -n 1"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and len(done.stdout.splitlines()) == 1
+    assert "Traceback" not in done.stderr and "BrokenPipe" not in done.stderr
