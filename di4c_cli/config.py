@@ -15,8 +15,9 @@ class LatentConfig(BaseModel):
     model_config = ConfigDict(extra="forbid")
     dim: int = Field(1, ge=1, le=4096, description="numbers in λ")
     distribution: Literal["uniform", "normal"] = Field("uniform", description="on [0, 1), or standard normal")
-    inject: Literal["token", "film"] = Field(
-        "token", description="as one more token, or beside the time embedding"
+    inject: Literal["token", "film", "field"] = Field(
+        "token",
+        description="as one more token, as a modulation of every block, or that and a vector at every position",
     )
     features: Literal["sinusoid", "raw"] | None = Field(
         None, description="how λ is presented to the network; none: by its dimension"

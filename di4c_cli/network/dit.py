@@ -159,7 +159,7 @@ class DiT(LatentNetwork):
         self.blocks = nn.ModuleList(Block(width, heads, cond_dim, dropout) for _ in range(depth))
         self.output_layer = OutputLayer(width, symbols + 1, cond_dim)
         self._init_plain()
-        self.add_latent(latent, width, depth, parts=6)
+        self.add_latent(latent, width, depth, 6, length)
 
     def _init_plain(self) -> None:
         """Start as an unmodulated pre-norm transformer: gates 1, shifts and scales 0."""
@@ -214,7 +214,7 @@ class DiT(LatentNetwork):
         with without_autocast(x.device):
             token, film = self.latent_vectors(lam)
             blocks, final = self.modulations(t, film)
-            hidden = self.vocab_embed(x)
+            hidden = self.add_field(self.vocab_embed(x), lam)
         if token is not None:
             hidden = torch.cat((hidden, token), dim=1)
         cos, sin = self.rotary_emb(x.shape[1], hidden.shape[1] - x.shape[1], precise(hidden.dtype))

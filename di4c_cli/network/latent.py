@@ -1,4 +1,4 @@
-"""How λ enters a network: as one more token (the paper's way) or as a modulation of every block.
+"""How λ enters a network: as one more token (the paper's way), as a modulation of every block, or as a field.
 
 Which distribution λ follows and when it is drawn is the denoiser's business; here a given λ becomes vectors.
 """
@@ -18,7 +18,7 @@ FEATURES = 128  # width of the sinusoid features of one λ component, as publish
 HIDDEN = 512  # hidden width of the published λ projection, whatever the size of the network
 SCALE = 1000.0  # λ in [0, 1) is stretched to the range of positions the features were made for
 CHOICES = {
-    "inject": ("token", "film"),
+    "inject": ("token", "film", "field"),
     "features": ("sinusoid", "raw"),
     "distribution": ("uniform", "normal"),
 }
@@ -155,12 +155,50 @@ class LatentFilm(LatentMlp):
         return super().forward(lam).unflatten(1, self.shape)
 
 
+RANK = 32
+"""Most profiles over the positions that a field is made of."""
+
+
+class LatentField(nn.Module):
+    """λ as a vector at every position, Σ_r profile_r(d) · c_r(λ): what a modulation, alike everywhere, cannot say."""
+
+    def __init__(
+        self,
+        width: int,
+        length: int,
+        dim: int = 1,
+        features: str = "sinusoid",
+        distribution: str = "uniform",
+    ) -> None:
+        super().__init__()
+        self.rank, self.width = min(RANK, length), width
+        self.parts = LatentMlp(min(HIDDEN, 2 * width), self.rank * width, dim, features, distribution)
+        self.parts.default_std = 0.5 / math.sqrt(min(HIDDEN, 2 * width))
+        self.profiles = nn.Parameter(torch.empty(self.rank, length))
+        self.init_latent()
+
+    def forward(self, lam: Tensor) -> Tensor:
+        """λ `(B,)` or `(B, dim)` -> `(B, length, width)`."""
+        return torch.einsum(
+            "brh,rd->bdh", self.parts(lam).unflatten(1, (self.rank, self.width)), self.profiles
+        )
+
+    def init_latent(self, kind: str | float = "default", generator: torch.Generator | None = None) -> None:
+        """Redraw the weights; see `LatentMlp.init_latent`. The profiles are random directions."""
+        self.parts.init_latent(kind, generator)
+        with torch.no_grad():
+            shape = self.profiles.shape
+            self.profiles.copy_(torch.randn(shape, generator=generator) / math.sqrt(self.rank))
+
+
 class LatentNetwork(nn.Module):
-    """A transformer that may be conditioned on λ; holds `latent_projection`, `latent_film` or neither."""
+    """A transformer that may be conditioned on λ; holds a `latent_*` module, two for a field, or none."""
 
     latent: dict[str, Any] | None
 
-    def add_latent(self, latent: dict[str, Any] | None, width: int, depth: int, parts: int) -> None:
+    def add_latent(
+        self, latent: dict[str, Any] | None, width: int, depth: int, parts: int, length: int
+    ) -> None:
         """Create the λ module. Call it last: the published order of parameters ends with it."""
         self.latent = latent_settings(latent)
         if self.latent is None:
@@ -168,8 +206,10 @@ class LatentNetwork(nn.Module):
         settings = {key: value for key, value in self.latent.items() if key != "inject"}
         if self.latent["inject"] == "token":
             self.latent_projection = LatentEmbedding(width, **settings)
-        else:
-            self.latent_film = LatentFilm(width, depth, parts, **settings)
+            return
+        self.latent_film = LatentFilm(width, depth, parts, **settings)
+        if self.latent["inject"] == "field":
+            self.latent_field = LatentField(width, length, **settings)
 
     def latent_vectors(self, lam: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
         """λ -> (token `(B, 1, H)` or None, modulations `(B, depth, parts, H)` or None)."""
@@ -181,9 +221,20 @@ class LatentNetwork(nn.Module):
             return self.latent_projection(lam)[:, None], None
         return None, self.latent_film(lam)
 
+    def add_field(self, hidden: Tensor, lam: Tensor | None) -> Tensor:
+        """Embedded positions `(B, T, H)` with λ's field on the first of them, where there is one."""
+        if lam is None or self.latent is None or self.latent["inject"] != "field":
+            return hidden
+        field = self.latent_field(lam)[:, : hidden.shape[1]].to(hidden.dtype)
+        return hidden + nn.functional.pad(field, (0, 0, 0, hidden.shape[1] - field.shape[1]))
+
     def init_latent(self, kind: str | float = "default", generator: torch.Generator | None = None) -> None:
         """Redraw the λ weights alone; see `LatentMlp.init_latent`."""
         if self.latent is None:
             raise ValueError("a network without λ conditioning has no λ weights to initialise")
-        module = self.latent_projection if self.latent["inject"] == "token" else self.latent_film
-        module.init_latent(kind, generator)
+        if self.latent["inject"] == "token":
+            self.latent_projection.init_latent(kind, generator)
+            return
+        self.latent_film.init_latent(kind, generator)
+        if self.latent["inject"] == "field":
+            self.latent_field.init_latent(kind, generator)

@@ -145,7 +145,7 @@ class MaskGit(LatentNetwork):
         self.transformer = Transformer(width, depth, heads, mlp, dropout)
         self.last_layer = nn.Sequential(*self._outer(width, dropout))
         self._init_plain()
-        self.add_latent(latent, width, depth, parts=4)
+        self.add_latent(latent, width, depth, 4, length)
 
     @staticmethod
     def _outer(width: int, dropout: float) -> list[nn.Module]:
@@ -184,6 +184,7 @@ class MaskGit(LatentNetwork):
         with without_autocast(x.device):
             token, film = self.latent_vectors(lam)
         hidden = self.tok_emb(torch.cat((x, self.class_token(x, label)), dim=1)) + self.pos_emb
+        hidden = self.add_field(hidden, lam)
         if token is not None:
             hidden = torch.cat((hidden, token), dim=1)  # after the class token and without a position
         # Under autocast the sums along the blocks stay in the weights' precision.

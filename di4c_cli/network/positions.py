@@ -35,7 +35,7 @@ def body_at(
 def _dit(net: DiT, x: Tensor, t: Tensor, lam: Tensor | None, d: Tensor) -> Tensor:
     token, film = net.latent_vectors(lam)
     blocks, final = net.modulations(t, film)
-    hidden = net.vocab_embed(x)
+    hidden = net.add_field(net.vocab_embed(x), lam)
     if token is not None:
         hidden = torch.cat((hidden, token), dim=1)
     cos, sin = net.rotary_emb(x.shape[1], hidden.shape[1] - x.shape[1], precise(hidden.dtype))
@@ -67,6 +67,7 @@ def _dit_block(block: Block, x: Tensor, modulation: Tensor, cos: Tensor, sin: Te
 def _maskgit(net: MaskGit, x: Tensor, label: Tensor | None, lam: Tensor | None, d: Tensor) -> Tensor:
     token, film = net.latent_vectors(lam)
     hidden = net.tok_emb(torch.cat((x, net.class_token(x, label)), dim=1)) + net.pos_emb
+    hidden = net.add_field(hidden, lam)
     if token is not None:
         hidden = torch.cat((hidden, token), dim=1)
     hidden = net.first_layer(hidden)

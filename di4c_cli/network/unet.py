@@ -15,7 +15,14 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from di4c_cli.errors import UserError
-from di4c_cli.network.latent import latent_settings, precise, reset_linear, sinusoid, without_autocast
+from di4c_cli.network.latent import (
+    LatentField,
+    latent_settings,
+    precise,
+    reset_linear,
+    sinusoid,
+    without_autocast,
+)
 from di4c_cli.network.unet_blocks import (
     Attention,
     Downsample,
@@ -65,10 +72,8 @@ class UNet(nn.Module):
             return None
         given = {key: value for key, value in latent.items() if value is not None}
         settings = latent_settings({"inject": "film", "features": "sinusoid"} | given)
-        if settings and settings["inject"] != "film":
-            raise UserError(
-                f"The U-Net takes λ beside the time, not as {settings['inject']!r}.", "Use 'film'."
-            )
+        if settings and settings["inject"] == "token":
+            raise UserError("The U-Net takes λ beside the time, not as 'token'.", "Use 'film' or 'field'.")
         return settings
 
     def _check(self) -> None:
@@ -107,6 +112,9 @@ class UNet(nn.Module):
         self.output_modules = nn.ModuleList(
             [group_norm(narrow), conv3x3(narrow, 2 * self.shape[0], zero=True)]
         )
+        if self.latent is not None and self.latent["inject"] == "field":
+            own = {key: value for key, value in self.latent.items() if key != "inject"}
+            self.latent_field = LatentField(self.channels, self.shape[1] * self.shape[2], **own)
         if self.latent is not None:
             self.init_latent("default")
 
@@ -159,6 +167,8 @@ class UNet(nn.Module):
         for module in self.modules():
             if isinstance(module, ResidualBlock) and module.dense1 is not None:
                 reset_linear(module.dense1, std, generator)
+        if self.latent["inject"] == "field":
+            self.latent_field.init_latent(kind, generator)
 
     @property
     def config(self) -> dict[str, Any]:
@@ -209,10 +219,12 @@ class UNet(nn.Module):
             return checkpoint(block, h, time, lam, use_reentrant=False)
         return block(h, time, lam)
 
-    def _path(self, h: Tensor, time: Tensor, features: Tensor | None) -> Tensor:
+    def _path(self, h: Tensor, time: Tensor, features: Tensor | None, field: Tensor | None) -> Tensor:
         """Down, middle and up on the centred input (B, C, H, W): (B, channels, H, W)."""
         lam = None if features is None else self.latent_embedding(features)
         stack = [self.input_conv(h)]
+        if field is not None:
+            stack[0] = stack[0] + field.transpose(1, 2).reshape_as(stack[0]).to(stack[0].dtype)
         for module in self.downsampling_modules:
             if isinstance(module, ResidualBlock):
                 stack.append(self._run(module, stack[-1], time, lam))
@@ -239,7 +251,9 @@ class UNet(nn.Module):
         centred = 2.0 * pixels / (self.symbols - 1) - 1.0
         feature = self.time_features(t)
         features = self.latent_features(lam, feature)
-        h = self._path(centred.to(dtype), self.time_embedding(feature, label), features)
+        spread = self.latent is not None and self.latent["inject"] == "field"
+        field = self.latent_field(lam) if spread else None
+        h = self._path(centred.to(dtype), self.time_embedding(feature, label), features, field)
         mean, log_scale = self.output_modules[1](F.silu(self.output_modules[0](h))).chunk(2, dim=1)
         return torch.cat([torch.tanh(centred + mean), log_scale], dim=1)
 

@@ -14,6 +14,7 @@ from accelerate.state import AcceleratorState
 from accelerate.utils import InitProcessGroupKwargs, broadcast_object_list
 
 from di4c_cli.errors import Di4cError, UserError
+from di4c_cli.training.processor import avoid_broken_tiles
 
 PATIENCE = timedelta(hours=2)
 """How long processes wait for each other; one may be encoding a corpus. A dead one is noticed at once."""
@@ -44,6 +45,8 @@ def make_accelerator(
     cpu = on_cpu(device)
     if cpu:
         os.environ["ACCELERATE_USE_CPU"] = "true"
+        if precision != "no":
+            avoid_broken_tiles()
     # a second run in one Python process may want another precision
     AcceleratorState._reset_state(reset_partial_state="WORLD_SIZE" not in os.environ)
     accelerator = Accelerator(

@@ -20,6 +20,7 @@ LATENTS: list[dict[str, Any] | None] = [
     {"inject": "film"},
     {"dim": 3},
     {"inject": "film", "dim": 3, "features": "sinusoid"},
+    {"inject": "field", "dim": 3},
 ]
 
 

@@ -20,6 +20,7 @@ LATENTS: list[dict[str, Any] | None] = [
     {"inject": "token"},
     {"inject": "film"},
     {"inject": "film", "dim": 3},
+    {"inject": "field", "dim": 3},
 ]
 
 
