@@ -155,6 +155,12 @@ class Training(Part):
     label_drop: float = Field(
         0.1, ge=0, le=1, description="share of labels dropped; without it guidance is not distilled"
     )
+    teacher_share: float = Field(
+        0.0, ge=0, le=1, description="share of samples that are the teacher's own instead of data"
+    )
+    teacher_pool: int = Field(
+        1024, ge=1, description="how many of those are drawn, in reference_steps steps, before a round"
+    )
     flip: bool = Field(False, description="random horizontal flips (images)")
     sample_every: int = Field(0, ge=0, description="write samples every so many iterations; 0: never")
     max_bad_steps: int = Field(20, ge=1, description="non-finite losses in a row before the run stops")

@@ -52,6 +52,9 @@ def eval(
         if protocol == "list":
             _list_protocols()
             return
+        if protocol == "tiny-speedup":
+            _speedup(student, n if limit is None else min(n or limit, limit), seed, out, json)
+            return
         from di4c_cli.evaluation.contest import parse_rows
         from di4c_cli.evaluation.instruments import Tools
         from di4c_cli.evaluation.order import Order
@@ -114,10 +117,36 @@ def _eval_file(path: Path, order: Order, json: bool) -> None:
         say(f"wrote {file}")
 
 
+def _speedup(student: str | None, n: int | None, seed: int, out: Path | None, json: bool) -> None:
+    """Steps saved at equal quality on the embedded worlds, or on the world of one student."""
+    from di4c_cli import files
+    from di4c_cli.evaluation import speedup
+    from di4c_cli.evaluation.order import check_out
+    from di4c_cli.report.speedup import rows, speedup_png
+
+    folder = out or Path("evaluations") / "tiny-speedup"
+    check_out(folder)
+    students = speedup.default_students() if student is None else speedup.one_student(student)
+    seeds = range(seed, seed + speedup.REPEATS)
+    say(f"{', '.join(students)}: teacher and student at several step counts, {len(seeds)} times each.")
+    with progress("samples", speedup.work(list(students), n, seeds)) as advance:
+        result = speedup.all_speedups(students, n, seeds, advance)
+    files.write_text(folder / "speedup.json", result.model_dump_json(indent=1) + "\n")
+    files.write_bytes(folder / "speedup.png", speedup_png(result))
+    if json:
+        emit_json(result.model_dump(mode="json"))
+    else:
+        columns = ["world", "n", "steps", "quality", "teacher at the same steps", "steps saved", "diversity"]
+        show_table("Steps saved at equal quality", columns, rows(result))
+    for name in ("speedup.json", "speedup.png"):
+        say(f"wrote {folder / name}")
+
+
 def _list_protocols() -> None:
     from di4c_cli.evaluation.protocols import PROTOCOLS
 
     rows = [[name, make().title, str(make().n), str(len(make().cells))] for name, make in PROTOCOLS.items()]
+    rows.append(["tiny-speedup", "steps saved at equal quality, every embedded world", "1000-2000", "44 x 3"])
     show_table("Protocols", ["name", "what it measures", "samples", "cells"], rows)
 
 

@@ -158,7 +158,7 @@ def check_out(out: Path) -> None:
     """Refuse a folder that holds something else."""
     if out.is_file():
         raise UserError(f"{out} is a file.", "Choose another --out.")
-    ours = any((out / name).exists() for name in ("results.json", "parts")) or any(
+    ours = any((out / name).exists() for name in ("results.json", "speedup.json", "parts")) or any(
         out.glob("reference-*.npz")
     )
     if out.is_dir() and any(out.iterdir()) and not ours:

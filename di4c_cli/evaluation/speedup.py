@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pydantic import BaseModel, ConfigDict
 
 from di4c_cli import __version__, embedded
+from di4c_cli.errors import UserError
+from di4c_cli.evaluation.instruments import world_of
 from di4c_cli.evaluation.world import quality
 from di4c_cli.metric.interval import t_quantile
 from di4c_cli.model import Model, load
@@ -22,6 +24,7 @@ TEACHER_STEPS = (1, 2, 4, 8, 16, 32)
 STUDENT_STEPS = (1, 2, 4, 8, 16)
 FIGURES = {"tiny-text": ("bits_per_char", "entropy")}
 """Quality (lower is better) and diversity of a world; images: Fréchet distance and recall."""
+REPEATS = 3
 SAMPLES = {"tiny-digits": 2000, "tiny-vq": 1000, "tiny-pixels": 1000, "tiny-text": 1000}
 
 
@@ -193,6 +196,16 @@ def all_speedups(
         for world, ref in students.items()
     ]
     return Speedups(worlds=worlds)
+
+
+def one_student(ref: str) -> dict[str, str]:
+    """The world of one student, by its name, run or folder."""
+    world = world_of(load(ref))
+    if not world:
+        raise UserError(
+            f"'{ref}' is not a student of an embedded world.", "Name one, or leave --student out."
+        )
+    return {world: ref}
 
 
 def default_students() -> dict[str, str]:

@@ -39,8 +39,11 @@ class Reference:
 def draw_reference(
     settings: Settings, teacher: Denoiser, batch: Samples, moments: Moments, noise: Noise
 ) -> Reference:
-    """r_t by `settings.reference`: `data` corrupts x0, `teacher` runs the teacher down to t, or on to 0."""
-    if settings.reference == "data":
+    """r_t by `settings.reference`: `data` corrupts x0, `teacher` runs the teacher down to t, or on to 0.
+
+    A posterior needs pairs (x0, x_t) and nothing in between: x0 drawn by the teacher beforehand will do.
+    """
+    if settings.reference == "data" or (settings.posterior is not None and batch.x0 is not None):
         if batch.x0 is None:
             raise UserError(
                 "The objective needs data and got none.", "Give --data FILE, or use --data teacher."

@@ -16,10 +16,12 @@ from torch import Tensor
 from di4c_cli.card import model_card
 from di4c_cli.config import ModelConfig
 from di4c_cli.data.batch import Source
+from di4c_cli.data.pool import Taught
 from di4c_cli.data.source import open_source
 from di4c_cli.data.stream import Wanted
 from di4c_cli.errors import Failure
 from di4c_cli.model import Model, load, load_folder
+from di4c_cli.noise import sample_seeds
 from di4c_cli.recipe import Recipe
 from di4c_cli.student import build, save_folder
 from di4c_cli.training.checkpoint import full_disk_explained
@@ -133,6 +135,17 @@ class Run:
     def _open(self, number: int, teacher: Model) -> Source:
         return open_source(self.recipe.data, teacher, wanted(self.recipe, teacher, number))
 
+    def _taught(self, source: Source, teacher: Model, number: int) -> Source:
+        """The data with the teacher's own samples among them, where the recipe wants some."""
+        recipe, training = self.recipe, self.recipe.training
+        share = 1.0 if recipe.data == "teacher" and recipe.objective.posterior else training.teacher_share
+        if not share:
+            return source
+        (seed,) = sample_seeds(f"{recipe.seed}:pool", [number])
+        steps = recipe.objective.reference_steps
+        self.options.say(f"Drawing {training.teacher_pool} of the teacher's own samples in {steps} steps.")
+        return Taught(source, teacher, share, training.teacher_pool, steps, seed)
+
     def all_rounds(self, stop: StopRequest) -> None:
         """Every round that is not finished yet, then the curves and the run's student."""
         start_trackers(self.accelerator, self.recipe, self.folder.path.name)
@@ -151,6 +164,7 @@ class Run:
         """Train one round from its last checkpoint, if there is one, and write its student."""
         teacher = self.teacher if number == 1 else load_folder(self.folder.round_student(number - 1))
         source = self.source if number == 1 else self._open(number, teacher)
+        source = self._taught(source, teacher, number)
         config = student_config(teacher, self.recipe, number)
         config.provenance["data"] = getattr(source, "origin", config.provenance["data"])
         last = self.folder.last_checkpoint(number)

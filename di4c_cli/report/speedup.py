@@ -1,0 +1,96 @@
+"""Steps saved at equal quality as a table's rows and as one picture with a panel per world."""
+
+from __future__ import annotations
+
+import io
+
+from di4c_cli.evaluation.speedup import Interval, Speedups, WorldSpeedup
+from di4c_cli.report.plot import COLOURS
+
+TITLES = {"frechet": "Fréchet distance", "bits_per_char": "bits per character"}
+
+
+def shown(figure: Interval, digits: int = 3) -> str:
+    """`2.31 [2.05, 2.60]`."""
+    text = f"{figure.value:.{digits}g}"
+    if figure.low is None or figure.high is None:
+        return text
+    return f"{text} [{figure.low:.{digits}g}, {figure.high:.{digits}g}]"
+
+
+def rows(result: Speedups) -> list[list[str]]:
+    """One row for each world and step count of its student."""
+    out = []
+    for world in result.worlds:
+        for saving in world.savings:
+            beyond = "≥ " if saving.beyond else ""
+            out.append(
+                [
+                    world.world,
+                    str(world.n),
+                    str(saving.steps),
+                    shown(saving.quality, 4),
+                    shown(world.teacher_curve[saving.steps], 4),
+                    f"{beyond}{shown(saving.speedup)}x",
+                    shown(saving.diversity),
+                ]
+            )
+    return out
+
+
+def speedup_png(result: Speedups) -> bytes:
+    """Quality against steps, one panel per world; the numbers are the speed-ups."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4.2 * len(result.worlds), 3.6), dpi=130, layout="constrained")
+    FigureCanvasAgg(figure)
+    for axes, world in zip(figure.subplots(1, len(result.worlds), squeeze=False)[0], result.worlds):
+        _panel(axes, world)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png")
+    return buffer.getvalue()
+
+
+def _panel(axes: object, world: WorldSpeedup) -> None:
+    from matplotlib.axes import Axes
+    from matplotlib.ticker import NullFormatter, ScalarFormatter
+
+    assert isinstance(axes, Axes)
+    curves = {
+        "teacher": list(world.teacher_curve.items()),
+        "student": [(saving.steps, saving.quality) for saving in world.savings],
+    }
+    for name, points in curves.items():
+        y = [figure.value for _, figure in points]
+        reach = [
+            [value - (figure.low or value) for value, (_, figure) in zip(y, points)],
+            [(figure.high or value) - value for value, (_, figure) in zip(y, points)],
+        ]
+        axes.errorbar(
+            [steps for steps, _ in points], y, yerr=reach, color=COLOURS[name], marker="o", label=name
+        )
+    for saving in world.savings[:-1]:
+        beyond = "≥" if saving.beyond else ""
+        place = (saving.steps, saving.quality.value)
+        axes.annotate(
+            f"{beyond}{saving.speedup.value:.2g}×",
+            place,
+            xytext=(0, -14),
+            textcoords="offset points",
+            ha="center",
+            fontsize=8,
+            color=COLOURS["student"],
+        )
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(ScalarFormatter())
+        axis.set_minor_formatter(NullFormatter())
+    axes.set_xticks(list(world.teacher_curve))
+    axes.margins(y=0.15)
+    axes.set_xlabel("sampling steps")
+    axes.set_ylabel(TITLES.get(world.figure, world.figure))
+    axes.set_title(f"{world.world}, n = {world.n}, {len(world.seeds)} repetitions", fontsize=9)
+    axes.grid(True, alpha=0.25)
+    axes.legend(frameon=False, fontsize=8)

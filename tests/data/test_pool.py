@@ -1,0 +1,43 @@
+"""The teacher's own samples among the data."""
+
+from __future__ import annotations
+
+import torch
+
+import di4c_cli
+from di4c_cli.data.batch import Batch
+from di4c_cli.data.pool import Taught
+from di4c_cli.data.stream import NoData, Wanted
+
+
+class Zeros:
+    """Blank data of class 3."""
+
+    length = 64
+
+    def read(self, start: int, count: int) -> Batch:
+        index = list(range(start, start + count))
+        return Batch(index, torch.zeros(count, 64, dtype=torch.long), torch.full((count,), 3))
+
+
+def test_a_share_of_the_samples_is_the_teacher_s() -> None:
+    teacher = di4c_cli.load("tiny-digits")
+    taught = Taught(Zeros(), teacher, 0.25, 8, 2, seed=5)
+    batch = taught.read(0, 2000)
+    assert batch.x0 is not None and batch.label is not None
+    own = batch.x0.any(1)
+    assert abs(float(own.double().mean()) - 0.25) < 4 * (0.25 * 0.75 / 2000) ** 0.5
+    assert torch.equal(batch.label, torch.where(own, -1, 3))
+    assert len(torch.unique(batch.x0[own], dim=0)) == 8
+    part = taught.read(700, 50)  # the position is one integer
+    assert part.x0 is not None and torch.equal(part.x0, batch.x0[700:750])
+    again = Taught(Zeros(), teacher, 0.25, 8, 2, seed=5)
+    assert torch.equal(again.pool, taught.pool)
+
+
+def test_without_data_all_samples_are_the_teacher_s() -> None:
+    teacher = di4c_cli.load("tiny-digits")
+    empty = NoData(Wanted(0, "data/1", 64, 8, 10, 0.1, False))
+    batch = Taught(empty, teacher, 1.0, 4, 1, seed=0).read(3, 6)
+    assert batch.x0 is not None and batch.label is not None
+    assert batch.x0.shape == (6, 64) and bool((batch.label == -1).all())
