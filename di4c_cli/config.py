@@ -40,6 +40,9 @@ class SamplingDefaults(BaseModel):
     lead: int | None = Field(
         None, ge=1, description="the student makes the first so many steps, its teacher the rest; none: all"
     )
+    lead_until: int | None = Field(
+        None, ge=1, description="with more steps than this the teacher makes them all; none: never"
+    )
     tile: int = Field(
         16, ge=1, le=4096, description="samples per network call; fixed, so that batches cannot matter"
     )

@@ -16,6 +16,7 @@ from di4c_cli.config import ModelConfig
 from di4c_cli.denoiser import Denoiser
 from di4c_cli.errors import UserError
 from di4c_cli.noise import Noise
+from di4c_cli.sampler.settings import resolve
 
 
 class Model:
@@ -132,8 +133,8 @@ class Model:
         """Whether a teacher makes some of `steps` steps: `hybrid` of them, or what the model's defaults say."""
         if hybrid is not None:
             return hybrid > 0
-        lead = self.config.sampling.lead
-        return lead is not None and (steps or self.config.sampling.steps) > lead
+        defaults = self.config.sampling
+        return resolve(defaults, self.denoiser.length, steps).hybrid > 0
 
     def decode(self, x: Tensor) -> Any:
         """Ids to a list of strings, or to uint8 images `(n, H, W)` or `(n, H, W, 3)`."""

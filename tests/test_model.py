@@ -136,6 +136,10 @@ def test_a_leading_student_leaves_the_rest_to_its_teacher(tmp_path: Path) -> Non
     explicit = student.sample(3, steps=4, seed=5, hybrid=3, teacher=teacher)
     assert torch.equal(student.sample(3, steps=4, seed=5), explicit)
     assert student.helped(2) and not student.helped(1) and not student.helped(4, hybrid=0)
+    student.config.sampling.lead_until = 4
+    assert torch.equal(student.sample(3, steps=4, seed=5), explicit)
+    alone = di4c_cli.load("tiny-digits").sample(3, steps=5, seed=5)
+    assert torch.equal(student.sample(3, steps=5, seed=5), alone)
     student.config.provenance["teacher"] = "no-such-teacher"
     student._teacher = None
     assert student.sample(2, steps=1, seed=5).shape == (2, 64)

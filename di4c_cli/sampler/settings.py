@@ -114,7 +114,7 @@ def resolve(
     short sequences. A student that only leads leaves the other steps to its teacher (`hybrid`).
     """
     values = defaults.model_dump()
-    lead = values.pop("lead", None)
+    lead, until = values.pop("lead", None), values.pop("lead_until", None)
     if not labelled:
         values["guidance"] = 0.0
     if length >= LONG:
@@ -123,7 +123,9 @@ def resolve(
     if steps is not None:
         values["steps"] = steps
     if lead is not None:
-        values.setdefault("hybrid", max(0, values["steps"] - lead))
+        count = values["steps"]
+        alone = until is not None and count > until
+        values.setdefault("hybrid", count if alone else max(0, count - lead))
     unknown = sorted(set(values) - {field.name for field in fields(Settings)})
     if unknown:
         raise UserError(f"There is no sampling option '{unknown[0]}'.", "See `di4c sample --help`.")
