@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -44,6 +45,19 @@ def guarded(command: Callable[[], Any]) -> Any:
 def say(text: str = "") -> None:
     """A line for the person at the terminal."""
     print(text, file=sys.stderr, flush=True)
+
+
+def command_line(context: typer.Context) -> str:
+    """What the user typed, without defaults, as it can be typed again."""
+    words = ["di4c", context.info_name or ""]
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        if source is None or source.name != "COMMANDLINE":
+            continue
+        value = context.params[parameter.name or ""]
+        for one in value if isinstance(value, (list, tuple)) else [value]:
+            words += [parameter.opts[0]] if one is True else [parameter.opts[0], str(one)]
+    return shlex.join(words)
 
 
 def emit_json(value: Any) -> None:

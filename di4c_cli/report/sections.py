@@ -208,6 +208,7 @@ def provenance(results: Results) -> str:
         for c in results.cells
     ]
     versions = ", ".join(f"{name} {version}" for name, version in results.packages.items())
+    typed = f"<p><code>{escape(results.command)}</code></p>" if results.command else ""
     return (
         "<h2>How these figures were obtained</h2>"
         + table(["row", "model", "from", "revision", "hash", "weights", "teacher"], models, wide=True)
@@ -216,5 +217,5 @@ def provenance(results: Results) -> str:
         + table(["model", "sampling", "n", "seed", "labels", "settings"], settings, wide=True)
         + f'</details><p class="soft">{escape(versions)}; {escape(results.device)}, '
         f"{results.threads} threads; {results.created}; {results.seconds:.0f} s; protocol "
-        f"{escape(results.protocol)}.</p>"
+        f"{escape(results.protocol)}.</p>" + typed
     )
