@@ -84,6 +84,19 @@ def say(text: str = "") -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+def command_line(context: typer.Context) -> str:
+    """What the user typed, without defaults, as it can be typed again."""
+    words = ["di4c", context.info_name or ""]
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        if source is None or source.name != "COMMANDLINE":
+            continue
+        value = context.params[parameter.name or ""]
+        for one in value if isinstance(value, (list, tuple)) else [value]:
+            words += [parameter.opts[0]] if one is True else [parameter.opts[0], str(one)]
+    return shlex.join(words)
+
+
 def emit_json(value: Any) -> None:
     """One JSON object on stdout, on one line."""
     print(json.dumps(value, ensure_ascii=not is_unicode(sys.stdout), allow_nan=False), flush=True)

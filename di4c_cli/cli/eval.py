@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from di4c_cli.cli.console import emit_json, guarded, progress, say, show_table
+from di4c_cli.cli.console import command_line, emit_json, guarded, progress, say, show_table
 from di4c_cli.errors import UserError
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 
 def eval(
+    context: typer.Context,
     student: Annotated[str | None, typer.Option(help="Student or run folder, Hub id or name.")] = None,
     teacher: Annotated[
         str | None, typer.Option(help="Teacher; default: the one the student came from.")
@@ -74,15 +75,16 @@ def eval(
             tools=Tools(judge, features, reference, choose_device(device), feature_input),
             prompts=prompts,
         )
+        typed = command_line(context)
         if samples is not None:
-            _eval_file(samples, order, json)
+            _eval_file(samples, order, json, typed)
         else:
-            _eval(order, json)
+            _eval(order, json, typed)
 
     guarded(command)
 
 
-def _eval(order: Order, json: bool) -> None:
+def _eval(order: Order, json: bool, typed: str) -> None:
     from di4c_cli.evaluation.order import fulfil
     from di4c_cli.report.locate import run_of
     from di4c_cli.report.write import write_all
@@ -90,7 +92,7 @@ def _eval(order: Order, json: bool) -> None:
     prepared = fulfil(order, say)
     say(prepared.announcement())
     with progress("samples", prepared.total) as advance:
-        results = prepared.run(advance)
+        results = prepared.run(advance).model_copy(update={"command": typed})
     written = write_all(results, prepared.out, prepared.main, run_of(prepared.out))
     if json:
         emit_json(results.model_dump(mode="json"))
@@ -100,7 +102,7 @@ def _eval(order: Order, json: bool) -> None:
         say(f"wrote {path}")
 
 
-def _eval_file(path: Path, order: Order, json: bool) -> None:
+def _eval_file(path: Path, order: Order, json: bool, typed: str) -> None:
     from di4c_cli.evaluation.from_file import evaluate_file
     from di4c_cli.evaluation.order import check_out
     from di4c_cli.report.write import write_all
@@ -108,6 +110,7 @@ def _eval_file(path: Path, order: Order, json: bool) -> None:
     out = order.out or Path("evaluations") / path.stem
     check_out(out)
     results, main = evaluate_file(path, order.tools, order.n or order.limit, out)
+    results = results.model_copy(update={"command": typed})
     written = write_all(results, out, main)
     if json:
         emit_json(results.model_dump(mode="json"))

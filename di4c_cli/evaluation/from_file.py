@@ -84,7 +84,7 @@ def _image_scorer(path: Path, tools: Tools, n: int, out: Path) -> Scorer:
     size = next(image_batches(path)).shape[1:]
     world = next((name for name, (_, side) in CLASSIFIERS.items() if size == (side, side)), "")
     network = features(tools, world)
-    return ImageScorer(network, reference(tools, network, world, n, out))
+    return ImageScorer(network, reference(tools, network, world, n, out, size))
 
 
 def _score(scorer: Scorer, batches: list[Any], folder: Path) -> tuple[dict[str, Any], int]:

@@ -26,7 +26,7 @@ from di4c_cli.metric.exact import enumerable
 from di4c_cli.metric.features import ClassifierFeatures, FeatureNetwork, ScriptedFeatures
 from di4c_cli.metric.frechet import Moments, frechet
 from di4c_cli.metric.judge import load_judge
-from di4c_cli.metric.reference import Reference, cached_reference, make_reference
+from di4c_cli.metric.reference import Reference, cached_reference, make_reference, require_size
 from di4c_cli.model import Model
 
 ASSETS = {"fashion-vqgan.safetensors": "tiny-vq", "text-units.json": "tiny-text"}
@@ -103,7 +103,8 @@ def choose(model: Model, world: str, plan: Plan, n: int, tools: Tools, out: Path
     if world and tools.features is None and tools.reference is None:
         return [world_scorer(world)]
     network = features(tools, world)
-    return [ImageScorer(network, reference(tools, network, world, n, out))]
+    blank = model.decode(torch.zeros(1, model.denoiser.length, dtype=torch.long))
+    return [ImageScorer(network, reference(tools, network, world, n, out, blank.shape[1:]))]
 
 
 def _text(codec: Text, world: str, plan: Plan, tools: Tools) -> Scorer:
@@ -131,8 +132,13 @@ def features(tools: Tools, world: str) -> FeatureNetwork:
     )
 
 
-def reference(tools: Tools, network: FeatureNetwork, world: str, n: int, out: Path) -> Reference:
-    """The named reference, images or statistics; else the world's held-out part seen by this network."""
+def reference(
+    tools: Tools, network: FeatureNetwork, world: str, n: int, out: Path, size: tuple[int, ...]
+) -> Reference:
+    """The named reference, images or statistics; else the world's held-out part seen by this network.
+
+    `size` is that of the samples; the first images tell theirs before all of them are looked at.
+    """
     path = tools.reference
     if path is None:
         if not world:
@@ -144,11 +150,13 @@ def reference(tools: Tools, network: FeatureNetwork, world: str, n: int, out: Pa
     else:
         if not path.exists():
             raise UserError(f"There is no reference {path}.", "Check the path.")
+        require_size(path.name, next(image_batches(path)).shape[1:], size)
         stamp = path.stat()
         source = f"{path.name} {stamp.st_size} {stamp.st_mtime_ns}"
         cache = out / f"reference-{network.digest}.npz"
         found = cached_reference(cache, path.name, network, image_batches(path), source)
     found.check_network(network)
+    found.require_size(size)
     found.require(n)
     return found
 

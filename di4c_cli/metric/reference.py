@@ -24,10 +24,21 @@ class Reference:
     """Moments of all reference images and the features of the first `KEPT`."""
 
     def __init__(
-        self, name: str, network: str, digest: str, moments: Moments, features: np.ndarray, source: str = ""
+        self,
+        name: str,
+        network: str,
+        digest: str,
+        moments: Moments,
+        features: np.ndarray,
+        source: str = "",
+        size: tuple[int, ...] = (),
     ) -> None:
-        """`network` and `digest` are hashes of feature network and images, `source` says where they were."""
+        """`network` and `digest` are hashes of feature network and images, `source` says where they were.
+
+        `size` is the images' height and width, empty if nobody knows.
+        """
         self.name, self.network, self.digest, self.source = name, network, digest, source
+        self.size = size
         self.moments, self.features = moments, features
 
     @property
@@ -42,6 +53,11 @@ class Reference:
                 f"Use -n {self.count} or a larger reference.",
             )
 
+    def require_size(self, size: tuple[int, ...]) -> None:
+        """Refuse images of another size than the samples'."""
+        if self.size:
+            require_size(self.name, self.size, size)
+
     def check_network(self, network: FeatureNetwork) -> None:
         """Statistics of one network mean nothing to another."""
         if network.digest != self.network:
@@ -53,7 +69,7 @@ class Reference:
     def save(self, path: Path) -> None:
         """Write the .npz, provenance inside."""
         provenance = {"name": self.name, "network": self.network, "digest": self.digest, "count": self.count}
-        provenance["source"] = self.source
+        provenance |= {"source": self.source, "size": list(self.size)}
         buffer = io.BytesIO()
         arrays = {**self.moments.arrays(), "features": self.features.astype(np.float32)}
         arrays["provenance"] = np.array(json.dumps(provenance))
@@ -68,11 +84,22 @@ class Reference:
                 provenance = json.loads(str(file["provenance"]))
                 moments, features = Moments.from_arrays(file), file["features"]
                 name, made_by, digest = (str(provenance[key]) for key in ("name", "network", "digest"))
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+                size = tuple(int(side) for side in provenance.get("size", ()))
+        except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
             raise UserError(
                 f"{path} holds no reference statistics.", "Make them again from the images."
             ) from error
-        return cls(name, made_by, digest, moments, features, str(provenance.get("source", "")))
+        return cls(name, made_by, digest, moments, features, str(provenance.get("source", "")), size)
+
+
+def require_size(name: str, reference: tuple[int, ...], samples: tuple[int, ...]) -> None:
+    """Heights and widths must agree: a network that takes any size would measure the difference in size."""
+    if reference[:2] != samples[:2]:
+        found, wanted = ("×".join(map(str, size[:2])) for size in (reference, samples))
+        raise UserError(
+            f"The images of the reference '{name}' are {found}, the samples {wanted}.",
+            "Bring them to one size.",
+        )
 
 
 def make_reference(
@@ -81,11 +108,12 @@ def make_reference(
     """Embed batches of uint8 images; constant memory apart from the kept features."""
     moments: Moments | None = None
     kept: list[np.ndarray] = []
-    digest, room = hashlib.blake2b(digest_size=8), KEPT
+    digest, room, size = hashlib.blake2b(digest_size=8), KEPT, (0, 0)
     for images in batches:
         if len(images) == 0:
             continue
         digest.update(np.ascontiguousarray(images).tobytes())
+        size = images.shape[1:3]
         features, _ = network.embed(images)
         moments = moments or Moments(features.shape[1])
         moments.add(features)
@@ -93,7 +121,7 @@ def make_reference(
         room -= len(kept[-1])
     if moments is None:
         raise UserError(f"The reference '{name}' holds no images.", "Name a folder or file with images.")
-    return Reference(name, network.digest, digest.hexdigest(), moments, np.concatenate(kept), source)
+    return Reference(name, network.digest, digest.hexdigest(), moments, np.concatenate(kept), source, size)
 
 
 def cached_reference(

@@ -76,7 +76,7 @@ def _tradeoffs(results: Results, metric: str) -> str:
             points = [(c.figures[other].value, c.figures[metric].value) for c in cells]
             series.append(Series(row, colour(results, row), points, [_ends(c, metric) for c in cells]))
         title = f"{metric_title(results, metric)} against {NAMES.get(other, other)}, {steps} steps"
-        svg = line_chart(series, NAMES.get(other, other), title, log_x=False)
+        svg = line_chart(series, NAMES.get(other, other), title, log_x=False, size=SMALL if out else LARGE)
         out.append(f"<figure><figcaption>{escape(title)}</figcaption>{svg}</figure>" if svg else "")
     return "".join(out)
 
@@ -152,9 +152,9 @@ def curves(run: Path | None) -> str:
         ]
         if len(points) < 2:
             continue
-        svg = line_chart(
-            [Series(name, 1, _thin(points), dots=False)], "iteration", f"{name} in training", log_x=False
-        )
+        series = [Series(name, 1, _thin(points), dots=False)]
+        size = SMALL if charts else LARGE
+        svg = line_chart(series, "iteration", f"{name} in training", log_x=False, size=size)
         charts.append(f"<figure><figcaption>{escape(name)}</figcaption>{svg}</figure>")
     return f'<h2>Training</h2><div class="charts">{"".join(charts)}</div>' if charts else ""
 
@@ -208,6 +208,7 @@ def provenance(results: Results) -> str:
         for c in results.cells
     ]
     versions = ", ".join(f"{name} {version}" for name, version in results.packages.items())
+    typed = f"<p><code>{escape(results.command)}</code></p>" if results.command else ""
     return (
         "<h2>How these figures were obtained</h2>"
         + table(["row", "model", "from", "revision", "hash", "weights", "teacher"], models, wide=True)
@@ -216,5 +217,5 @@ def provenance(results: Results) -> str:
         + table(["model", "sampling", "n", "seed", "labels", "settings"], settings, wide=True)
         + f'</details><p class="soft">{escape(versions)}; {escape(results.device)}, '
         f"{results.threads} threads; {results.created}; {results.seconds:.0f} s; protocol "
-        f"{escape(results.protocol)}.</p>"
+        f"{escape(results.protocol)}.</p>" + typed
     )

@@ -75,6 +75,8 @@ def plan_tables(results: Results, plan: Plan) -> list[Printed]:
     cells = [cell for cell in plan.cells if cell.paper or results.cell(cell.row, cell.column)]
     published = {metric for cell in cells for metric in cell.paper}
     metrics = [name for name in plan.metrics if name in results.metrics or name in published]
+    if results.metrics and plan.metrics[0] not in metrics and results.metrics[0] not in metrics:
+        metrics.insert(0, results.metrics[0])  # an embedded world has its own instrument
     if plan.shape == "lines":
         return [_lines(results, cells, metrics)]
     groups = [metrics] if plan.shape == "together" else [[metric] for metric in metrics]

@@ -47,6 +47,8 @@ def test_eval_writes_table_json_plot_and_page(evaluated: Path) -> None:
     assert [cell.key for cell in results.cells] == [
         ("teacher", "1 step"), ("teacher", "2 steps"), ("student", "1 step"), ("student", "2 steps")
     ]  # fmt: skip
+    assert results.command.startswith("di4c eval --student") and "--steps 1,2 -n 40 --out" in results.command
+    assert "--seed" not in results.command
 
 
 def test_json_is_alone_on_stdout_and_repeats_bit_for_bit(digits: tuple[Path, Path], evaluated: Path) -> None:
@@ -96,6 +98,7 @@ def test_compare_refuses_other_protocols(evaluated: Path) -> None:
         (["--protocol", "cifar10"], "Did you mean"),
         (["--student", "nowhere-at-all"], "nowhere-at-all"),
         (["--model", "di4c-d"], "is not ROW=REF"),
+        (["--device", "abacus"], "no device 'abacus'"),
         (["--report-me"], "No such option"),
     ],
 )
@@ -126,7 +129,7 @@ def test_references_too_small_or_of_another_size_are_refused(digits: tuple[Path,
     assert "has 10 images, fewer than the 40 samples" in few
     np.save("large.npy", np.zeros((50, 32, 32, 3), np.uint8))
     large = refused("eval", "--student", digits[1], "-n", 40, "--reference", "large.npy")
-    assert "8×8, not 32×32×3" in large
+    assert "reference 'large.npy' are 32×32, the samples 8×8" in large
 
 
 def test_stored_samples_are_measured(judge_folder: Path) -> None:

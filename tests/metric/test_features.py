@@ -140,6 +140,10 @@ def test_references_refuse_what_they_cannot_serve(tmp_path: Path) -> None:
     reference.require(30)
     with pytest.raises(UserError, match="has 30 images, fewer than the 31 samples"):
         reference.require(31)
+    reference.require_size((6, 6))
+    reference.save(tmp_path / "stored.npz")
+    with pytest.raises(UserError, match="'real' are 6×6, the samples 8×6"):
+        Reference.load(tmp_path / "stored.npz").require_size((8, 6, 3))
     with pytest.raises(UserError, match="another feature network"):
         reference.check_network(Mean("other"))
     with pytest.raises(UserError, match="holds no images"):

@@ -1,0 +1,62 @@
+"""Printed tables: the paper's shapes, its figures where we ran nothing, other instruments' headlines."""
+
+from __future__ import annotations
+
+from di4c_cli.evaluation.plan import CellPlan, Plan
+from di4c_cli.evaluation.result import Cell, Figure, Results
+from di4c_cli.report.summary import is_frontier, sentences
+from di4c_cli.report.table import plan_tables
+
+
+def _results(*cells: Cell) -> Results:
+    facts = {"protocol": "p", "title": "t", "created": "now", "seconds": 1, "device": "cpu", "threads": 1}
+    return Results(**facts, packages={}, models=[], instruments=[], cells=list(cells))  # type: ignore[arg-type]
+
+
+def _cell(row: str, column: str, steps: int, settings: dict[str, object], **values: float) -> Cell:
+    figures = {name: Figure(value=value) for name, value in values.items()}
+    return Cell(
+        row=row, column=column, steps=steps, n=9, seed=0, seconds=1, settings=settings, figures=figures
+    )
+
+
+PLAN = Plan(
+    "p",
+    "t",
+    (
+        CellPlan("teacher", "8 steps", 8, paper={"frechet": 392.24, "is": 1.5}),
+        CellPlan("student", "4 steps", 4, paper={"frechet": 7.0, "is": 2.5}),
+        CellPlan("other", "4 steps", 4),
+    ),
+    100,
+    ("frechet", "is"),
+)
+
+
+def test_rows_nobody_ran_show_the_papers_figures_or_nothing() -> None:
+    results = _results(_cell("teacher", "8 steps", 8, {}, frechet=3.0))
+    fid, score = plan_tables(results, PLAN)
+    assert fid.header == ["", "4 steps", "8 steps"], "by steps, not by the order of cells"
+    assert fid.rows == [["teacher", "–", "3 [392.24]"], ["student", "– [7]", "–"]]
+    assert score.title == "inception score" and score.rows[0] == ["teacher", "–", "– [1.5]"]
+
+
+def test_the_headline_of_another_instrument_comes_first() -> None:
+    plan = Plan("p", "t", (CellPlan("teacher", "8 steps", 8),), 9, ("perplexity", "entropy"))
+    cell = _cell("teacher", "8 steps", 8, {}, bits_per_char=2.0, entropy=1.0)
+    assert [table.title for table in plan_tables(_results(cell), plan)] == [
+        "bits per character ↓",
+        "unigram entropy ↓",
+    ]
+
+
+def test_two_samplers_are_no_frontier_and_correctors_no_speed_up() -> None:
+    tau = [_cell("teacher", name, 40, {"sampler": name}, frechet=1.0) for name in ("tau", "analytical")]
+    assert not is_frontier(_results(*tau)) and sentences(_results(*tau), "frechet") == []
+    helped = [_cell(row, "6+7+7", 6, {"corrector": 7}, frechet=1.0) for row in ("teacher", "student")]
+    assert sentences(_results(*helped), "frechet") == []
+
+
+def test_along_guidance_weights_the_best_of_each_is_named() -> None:
+    cells = [_cell("student", f"w {w}", 4, {"guidance": w}, frechet=abs(w - 2.0)) for w in (1.0, 2.0, 4.0)]
+    assert sentences(_results(*cells), "frechet") == ["Fréchet distance, best of student: 0 (w 2.0)."]
