@@ -15,6 +15,8 @@ SHOWN = ("loss", "distil", "consis", "corr", "marginal", "correlation_data")
 EVERY = 2.0
 """Seconds between two lines of the table."""
 LINES = 8
+WIDE = 80
+NARROW = ("step", "left", "loss", "correlation")
 SMOOTH = 0.9
 
 
@@ -26,10 +28,10 @@ class LiveTable:
         from rich.live import Live
 
         self.recipe = recipe
-        console = Console(stderr=True)
-        self._live = (
-            Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
-        )
+        self._console = Console(stderr=True)
+        self._live = None
+        if self._console.is_terminal:
+            self._live = Live(console=self._console, auto_refresh=False, transient=True)
         self._lines: deque[list[str]] = deque(maxlen=LINES)
         self._means: dict[str, float] = {}
         self._began = self._shown = time.monotonic()
@@ -61,7 +63,7 @@ class LiveTable:
         if self._steps == 1 or now - self._shown > EVERY:
             self._shown = now
             self._lines.append(self._line(row, now))
-            self._live.update(self._table(), refresh=True)
+            self._live.update(self.table(self._console.width), refresh=True)
 
     def _line(self, row: dict[str, Any], now: float) -> list[str]:
         training = self.recipe.training
@@ -73,14 +75,17 @@ class LiveTable:
         figures = [f"{self._means[name]:.3f}" if name in self._means else "-" for name in SHOWN]
         return [place, f"{rate:.3g}/s", duration(left / rate), *figures, memory()]
 
-    def _table(self) -> Any:
+    def table(self, width: int) -> Any:
+        """The last lines; in a narrow terminal only the columns that decide whether to go on."""
         from rich.table import Table
 
+        names = ["step", "rate", "left", *(name.removesuffix("_data") for name in SHOWN), "memory"]
+        kept = [number for number, name in enumerate(names) if width >= WIDE or name in NARROW]
         table = Table(box=None, pad_edge=False)
-        for name in ("step", "rate", "left", *(name.removesuffix("_data") for name in SHOWN), "memory"):
-            table.add_column(name, justify="right")
+        for number in kept:
+            table.add_column(names[number], justify="right")
         for line in self._lines:
-            table.add_row(*line)
+            table.add_row(*(line[number] for number in kept))
         return table
 
 
