@@ -81,7 +81,7 @@ class LiveTable:
 
         names = ["step", "rate", "left", *(name.removesuffix("_data") for name in SHOWN), "memory"]
         kept = [number for number, name in enumerate(names) if width >= WIDE or name in NARROW]
-        table = Table(box=None, pad_edge=False)
+        table = Table(box=None, pad_edge=False, collapse_padding=True)
         for number in kept:
             table.add_column(names[number], justify="right")
         for line in self._lines:
