@@ -37,6 +37,7 @@ def dense_log_probs(prediction: Prediction) -> Tensor:
 
 
 def log_mean_exp(x: Tensor, dim: int) -> Tensor:
+    """log of the mean of exp(x) along `dim`."""
     return torch.logsumexp(x, dim) - math.log(x.shape[dim])
 
 

@@ -17,6 +17,8 @@ BOUNDED = ("loss", "explained", "kl")
 EVERY = 2.0
 """Seconds between two lines of the table."""
 LINES = 8
+WIDE = 80
+NARROW = ("step", "left", "loss", "correlation")
 SMOOTH = 0.9
 
 
@@ -29,10 +31,10 @@ class LiveTable:
 
         self.recipe = recipe
         self._shown_names = SHOWN if recipe.objective.posterior is None else BOUNDED
-        console = Console(stderr=True)
-        self._live = (
-            Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
-        )
+        self._console = Console(stderr=True)
+        self._live = None
+        if self._console.is_terminal:
+            self._live = Live(console=self._console, auto_refresh=False, transient=True)
         self._lines: deque[list[str]] = deque(maxlen=LINES)
         self._means: dict[str, float] = {}
         self._began = self._shown = time.monotonic()
@@ -64,7 +66,7 @@ class LiveTable:
         if self._steps == 1 or now - self._shown > EVERY:
             self._shown = now
             self._lines.append(self._line(row, now))
-            self._live.update(self._table(), refresh=True)
+            self._live.update(self.table(self._console.width), refresh=True)
 
     def _line(self, row: dict[str, Any], now: float) -> list[str]:
         training = self.recipe.training
@@ -76,20 +78,23 @@ class LiveTable:
         figures = [f"{self._means[name]:.3f}" if name in self._means else "-" for name in self._shown_names]
         return [place, f"{rate:.3g}/s", duration(left / rate), *figures, memory()]
 
-    def _table(self) -> Any:
+    def table(self, width: int) -> Any:
+        """The last lines; in a narrow terminal only the columns that decide whether to go on."""
         from rich.table import Table
 
-        table = Table(box=None, pad_edge=False)
-        for name in (
+        names = [
             "step",
             "rate",
             "left",
             *(name.removesuffix("_data") for name in self._shown_names),
             "memory",
-        ):
-            table.add_column(name, justify="right")
+        ]
+        kept = [number for number, name in enumerate(names) if width >= WIDE or name in NARROW]
+        table = Table(box=None, pad_edge=False, collapse_padding=True)
+        for number in kept:
+            table.add_column(names[number], justify="right")
         for line in self._lines:
-            table.add_row(*line)
+            table.add_row(*(line[number] for number in kept))
         return table
 
 

@@ -48,5 +48,5 @@ def evaluate(problem: Problem, student: Prediction) -> tuple[Tensor, Outcome]:
     box: list[Outcome] = []
     inputs = [student.hidden, *head.parameters]
     gradient = torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
-    total = _Fused.apply(problem, student, gradient, box, *inputs)
+    total = _Fused.apply(problem, student, gradient, box, *inputs)  # type: ignore[no-untyped-call]
     return total, box[0]

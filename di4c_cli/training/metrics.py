@@ -35,12 +35,8 @@ class MetricsFile:
 
     def _check_place(self) -> None:
         """A folder deleted or moved away under the run would be made again, half empty, at the next checkpoint."""
-        mine = os.fstat(self._file.fileno())
-        try:
-            there = self.path.stat()
-        except OSError:
-            there = None
-        if there is None or (there.st_dev, there.st_ino) != (mine.st_dev, mine.st_ino):
+        # not by inode numbers: some network file systems make them up anew at every look
+        if os.fstat(self._file.fileno()).st_nlink == 0 or not self.path.exists():
             raise Failure(
                 f"{self.path} was deleted or moved while the run was writing to it.",
                 "Run the same command again; it goes on from the last checkpoint that is left.",

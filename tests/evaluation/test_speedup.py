@@ -42,7 +42,9 @@ def test_geometric_mean_with_student_s_interval() -> None:
     figure = geometric([1.0, 2.0, 4.0])
     assert figure.value == pytest.approx(2.0)
     reach = 4.303 * math.log(2) / math.sqrt(3)
-    assert figure.low == pytest.approx(2 * math.exp(-reach)) and figure.high == pytest.approx(2 * math.exp(reach))
+    assert figure.low == pytest.approx(2 * math.exp(-reach)) and figure.high == pytest.approx(
+        2 * math.exp(reach)
+    )
     assert geometric([3.0]).low is None
 
 

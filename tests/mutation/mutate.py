@@ -1,0 +1,198 @@
+"""Mutation testing of the mathematics: would the tests notice if a line were wrong?
+
+    python tests/mutation/mutate.py --count 400 --seed 0
+    python tests/mutation/mutate.py --count 20 --only process --jobs 1
+
+A seeded sample of mutants of `objective/`, `sampler/` and `process/`, each in a copy of the package, against the
+tests mapped to its folder; a mutant is killed when a test fails or time runs out. Prints a line a mutant, then the
+killed share with its 95 % Wilson interval, the survivors, and one JSON object as the last line. Exit code 1 if the
+interval's lower end is below `--least`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+from mutants import Mutant, mutants
+
+ROOT = Path(__file__).parents[2]
+TESTS: dict[str, list[str]] = {
+    "process": [
+        "tests/process",
+        "tests/sampler",
+        "tests/golden/test_posterior.py",
+        "tests/golden/test_schedules.py",
+    ],
+    "sampler": ["tests/sampler"],
+    "objective": ["tests/objective", "tests/golden/test_losses.py"],
+}
+"""For each folder the tests that must notice, the quickest first; pytest stops at the first failure."""
+Z = 1.959964
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What became of a mutant."""
+
+    mutant: Mutant
+    outcome: str
+    seconds: float
+
+    @property
+    def killed(self) -> bool:
+        return self.outcome != "survived"
+
+    def line(self) -> str:
+        """One line for people."""
+        place = f"{self.mutant.path.relative_to(ROOT)}:{self.mutant.line}"
+        return f"{self.outcome:<9} {place}  {self.mutant.change}  ({self.seconds:.0f} s)"
+
+
+def wilson(killed: int, total: int) -> tuple[float, float]:
+    """95 % interval of a share."""
+    if total == 0:
+        return 0.0, 1.0
+    share, scale = killed / total, 1 + Z**2 / total
+    middle = (share + Z**2 / (2 * total)) / scale
+    half = Z * math.sqrt(share * (1 - share) / total + Z**2 / (4 * total**2)) / scale
+    return middle - half, middle + half
+
+
+def chosen(folders: list[str], count: int, seed: int) -> list[Mutant]:
+    """A seeded sample, every mutant of the folders equally likely; in the order of the files."""
+    every = [
+        mutant
+        for folder in folders
+        for path in sorted((ROOT / "di4c_cli" / folder).glob("*.py"))
+        for mutant in mutants(path)
+    ]
+    picked = random.Random(seed).sample(range(len(every)), min(count, len(every)))
+    return [every[number] for number in sorted(picked)]
+
+
+class Bench:
+    """A copy of the checkout in which one mutant at a time replaces its file."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for name in ("di4c_cli", "tests", "recipes"):
+            shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copyfile(ROOT / "pyproject.toml", folder / "pyproject.toml")
+
+    def try_one(self, mutant: Mutant, patience: float) -> Trial:
+        """Run the mapped tests on the mutant."""
+        place = self.folder / mutant.path.relative_to(ROOT)
+        place.write_text(mutant.source(), encoding="utf-8")
+        start = time.monotonic()
+        try:
+            outcome = self.tests(TESTS[mutant.path.parent.name], patience)
+        finally:
+            shutil.copyfile(mutant.path, place)
+        return Trial(mutant, outcome, time.monotonic() - start)
+
+    def tests(self, paths: list[str], patience: float) -> str:
+        """`survived`, `killed` (a test failed or could not be imported) or `timeout`."""
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider", *paths]
+        env = dict(os.environ) | {"PYTHONPATH": str(self.folder), "PYTHONDONTWRITEBYTECODE": "1"}
+        env |= {"OMP_NUM_THREADS": "1", "HYPOTHESIS_STORAGE_DIRECTORY": str(self.folder / ".hypothesis")}
+        child = subprocess.Popen(
+            command, cwd=self.folder, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        try:
+            code = child.wait(timeout=patience)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+            return "timeout"
+        if code in (0, 1, 2):
+            return ("survived", "killed", "killed")[code]
+        raise RuntimeError(f"pytest ended with {code} on {' '.join(paths)}")
+
+
+def trials(picked: list[Mutant], jobs: int, factor: float) -> Iterator[Trial]:
+    """All of them, `jobs` at a time; patience is `factor` times what the tests take on the true code."""
+    with tempfile.TemporaryDirectory() as scratch:
+        benches = [Bench(Path(scratch) / str(number)) for number in range(jobs)]
+        patience: dict[str, float] = {}
+        for folder in sorted({mutant.path.parent.name for mutant in picked}):
+            start = time.monotonic()
+            if benches[0].tests(TESTS[folder], 3600) != "survived":
+                raise SystemExit(f"mutate: the tests of {folder} fail on the code as it is.")
+            patience[folder] = factor * (time.monotonic() - start) + 10
+        shares = [picked[number::jobs] for number in range(jobs)]
+
+        def work(number: int) -> list[Trial]:
+            return [benches[number].try_one(one, patience[one.path.parent.name]) for one in shares[number]]
+
+        if jobs == 1:
+            for one in picked:
+                yield benches[0].try_one(one, patience[one.path.parent.name])
+            return
+        with ThreadPoolExecutor(jobs) as pool:
+            for done in pool.map(work, range(jobs)):
+                yield from done
+
+
+def report(done: list[Trial], least: float) -> int:
+    """Share, interval, survivors and the JSON line; the exit code."""
+    killed, total = sum(trial.killed for trial in done), len(done)
+    low, high = wilson(killed, total)
+    survivors = [trial for trial in done if not trial.killed]
+    print(
+        f"killed {killed} of {total}: {100 * killed / max(total, 1):.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
+    )
+    for trial in survivors:
+        print("  " + trial.line())
+    print(
+        json.dumps(
+            {
+                "mutants": total,
+                "killed": killed,
+                "low": round(low, 4),
+                "high": round(high, 4),
+                "survivors": [
+                    [str(one.mutant.path.relative_to(ROOT)), one.mutant.line, one.mutant.change]
+                    for one in survivors
+                ],
+            }
+        )
+    )
+    return 0 if low >= least else 1
+
+
+def main(words: list[str]) -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--count", type=int, default=400)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", choices=list(TESTS), action="append", help="a folder; may be repeated")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument(
+        "--factor", type=float, default=5.0, help="patience, in runs of the tests on the true code"
+    )
+    parser.add_argument("--least", type=float, default=0.80, help="lower end of the interval that passes")
+    given = parser.parse_args(words)
+    picked = chosen(given.only or list(TESTS), given.count, given.seed)
+    done = []
+    for trial in trials(picked, given.jobs, given.factor):
+        done.append(trial)
+        print(f"{len(done)}/{len(picked)} {trial.line()}", file=sys.stderr, flush=True)
+    return report(done, given.least)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
