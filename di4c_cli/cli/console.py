@@ -84,7 +84,7 @@ def say(text: str = "") -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def command_line(context: typer.Context) -> str:
+def typed_command(context: typer.Context) -> str:
     """What the user typed, without defaults, as it can be typed again."""
     words = ["di4c", context.info_name or ""]
     for parameter in context.command.params:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from di4c_cli.cli.console import command_line, emit_json, guarded, progress, say, show_table
+from di4c_cli.cli.console import emit_json, guarded, progress, say, show_table, typed_command
 from di4c_cli.errors import UserError
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def eval(
             tools=Tools(judge, features, reference, choose_device(device), feature_input),
             prompts=prompts,
         )
-        typed = command_line(context)
+        typed = typed_command(context)
         if samples is not None:
             _eval_file(samples, order, json, typed)
         else:
