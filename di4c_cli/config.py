@@ -40,6 +40,9 @@ class SamplingDefaults(BaseModel):
     lead: int | None = Field(
         None, ge=1, description="the student makes the first so many steps, its teacher the rest; none: all"
     )
+    lead_to: float | None = Field(
+        None, gt=0, lt=1, description="time that a leader's first step goes down to; none: as the grid says"
+    )
     lead_until: int | None = Field(
         None, ge=1, description="with more steps than this the teacher makes them all; none: never"
     )

@@ -138,6 +138,9 @@ def test_a_leading_student_leaves_the_rest_to_its_teacher(tmp_path: Path) -> Non
     assert student.helped(2) and not student.helped(1) and not student.helped(4, hybrid=0)
     student.config.sampling.lead_until = 4
     assert torch.equal(student.sample(3, steps=4, seed=5), explicit)
+    student.config.sampling.lead_to = 0.3
+    longer = student.sample(3, steps=4, seed=5, hybrid=3, leap=0.3, teacher=teacher)
+    assert torch.equal(student.sample(3, steps=4, seed=5), longer) and not torch.equal(longer, explicit)
     alone = di4c_cli.load("tiny-digits").sample(3, steps=5, seed=5)
     assert torch.equal(student.sample(3, steps=5, seed=5), alone)
     student.config.provenance["teacher"] = "no-such-teacher"

@@ -29,7 +29,7 @@ def body_only(model: Denoiser, settings: Settings, batch: int) -> None:
     model.network.eval()
     x = torch.full((batch, model.length), model.process.states - 1, device=model.device)
     label = _label(model, settings, batch)
-    for t in times(settings.steps, settings.grid)[:0:-1]:
+    for t in times(settings.steps, settings.grid, settings.leap)[:0:-1]:
         time = torch.full((batch,), t, dtype=torch.float64, device=model.device)
         lam = None if model.latent is None else torch.rand(batch, device=model.device, dtype=model.dtype)
         model(x, time, label, lam)
@@ -42,7 +42,7 @@ def sample(model: Denoiser, settings: Settings, batch: int, seed: int = 0) -> Te
     """x_0 `(B, D)` by full heads and 32-bit draws."""
     model.network.eval()
     generator = torch.Generator(model.device).manual_seed(seed)
-    points = times(settings.steps, settings.grid)
+    points = times(settings.steps, settings.grid, settings.leap)
     x = model.process.prior(torch.rand(batch, model.length, device=model.device, generator=generator))
     label = _label(model, settings, batch)
     for i in range(settings.steps, 0, -1):

@@ -13,15 +13,21 @@ SMALLEST = 0.01
 """The last time before data on the pixel grid (section sampling)."""
 
 
-def times(steps: int, kind: str = "uniform") -> list[float]:
+def times(steps: int, kind: str = "uniform", leap: float | None = None) -> list[float]:
     """t_0 = 0 < t_1 < … < t_N = 1.
 
     `uniform`: t_i = i/N. `pixels`: t_i = 0.01 + 0.99 (i-1)/(N-1) for i ≥ 1; N = 1 is one jump from t = 1.
+    With `leap` the first step of the walk goes from 1 to that time and the others share what is left.
     """
-    if kind == "uniform":
-        return [i / steps for i in range(steps + 1)]
     if steps == 1:
         return [0.0, 1.0]
+    if leap is not None:
+        if kind == "uniform" or steps == 2:
+            return [*(leap * i / (steps - 1) for i in range(steps)), 1.0]
+        low = min(SMALLEST, leap / steps)
+        return [0.0, *(low + (leap - low) * i / (steps - 2) for i in range(steps - 1)), 1.0]
+    if kind == "uniform":
+        return [i / steps for i in range(steps + 1)]
     later = [SMALLEST + (1 - SMALLEST) * (i - 1) / (steps - 1) for i in range(1, steps)]
     return [0.0, *later, 1.0]
 

@@ -107,7 +107,7 @@ class Walk:
         self.noise = Noise(noise.seed, noise.index, noise.stream, device)
         self.label = None if label is None else label.to(device)
         self.given = None if given is None else given.to(device)
-        self.times = times(settings.steps, settings.grid)
+        self.times = times(settings.steps, settings.grid, settings.leap)
         check(denoiser, settings, len(noise), self.label, self.given, self.length, teacher)
         self.student = Predictor(denoiser, settings, self.length, self.label)
         self.teacher = None if teacher is None else Predictor(teacher, settings, self.length, self.label)

@@ -27,6 +27,7 @@ class Settings:
     """One way of sampling. `dtype` float64 is exact; float32 is the published 32-bit Gumbel draw for masked
     processes and a 32-bit running sum for the others.
 
+    The first step goes down to time `leap`, if given; the last `hybrid` steps are the teacher's.
     `tile` samples go through the network at a time and at most `head_rows` rows through its head, so that a
     sample's bits do not depend on the batch (see `sampler.tiles`); None chooses by length and symbols.
     `tile = 0` runs the batch as it comes, which is what training wants.
@@ -41,6 +42,7 @@ class Settings:
     top_p: float = 1.0
     dtype: str = "float64"
     hybrid: int = 0
+    leap: float | None = None
     corrector: int = 0
     corrector_step: float = 1e-4
     tile: int | None = None
@@ -64,6 +66,10 @@ class Settings:
             raise UserError(f"top-p {self.top_p} is not a probability.", "Use --top-p above 0, at most 1.")
         if not math.isfinite(self.guidance):
             raise UserError(f"Guidance {self.guidance} is not a number.", "Use a finite --guidance.")
+        if self.leap is not None and not 0 < self.leap < 1:
+            raise UserError(f"A first step to time {self.leap} is impossible.", "Use a time between 0 and 1.")
+        if self.leap is not None and self.sampler == "confidence":
+            raise UserError("The confidence sampler has its own schedule.", "Leave the leap out.")
         if self.corrector < 0 or not 0 < self.corrector_step <= 1:
             raise UserError(
                 f"{self.corrector} corrector steps of size {self.corrector_step} are impossible.",
@@ -91,7 +97,7 @@ class Settings:
 
     def named(self) -> dict[str, Any]:
         """The settings as they belong into every result; those that are off are left out."""
-        off = {"guidance": 0.0, "temperature": 1.0, "top_p": 1.0, "hybrid": 0, "corrector": 0}
+        off = {"guidance": 0.0, "temperature": 1.0, "top_p": 1.0, "hybrid": 0, "leap": None, "corrector": 0}
         values = {key: value for key, value in asdict(self).items() if key not in off or off[key] != value}
         if not self.corrector:
             values.pop("corrector_step")
@@ -114,7 +120,7 @@ def resolve(
     short sequences. A student that only leads leaves the other steps to its teacher (`hybrid`).
     """
     values = defaults.model_dump()
-    lead, until = values.pop("lead", None), values.pop("lead_until", None)
+    lead, to, until = (values.pop(name, None) for name in ("lead", "lead_to", "lead_until"))
     if not labelled:
         values["guidance"] = 0.0
     if length >= LONG:
@@ -126,6 +132,8 @@ def resolve(
         count = values["steps"]
         alone = until is not None and count > until
         values.setdefault("hybrid", count if alone else max(0, count - lead))
+        if 0 < values["hybrid"] < count:
+            values.setdefault("leap", to)
     unknown = sorted(set(values) - {field.name for field in fields(Settings)})
     if unknown:
         raise UserError(f"There is no sampling option '{unknown[0]}'.", "See `di4c sample --help`.")

@@ -142,9 +142,10 @@ class Run:
         if not share:
             return source
         (seed,) = sample_seeds(f"{recipe.seed}:pool", [number])
-        steps = recipe.objective.reference_steps
-        self.options.say(f"Drawing {training.teacher_pool} of the teacher's own samples in {steps} steps.")
-        return Taught(source, teacher, share, training.teacher_pool, steps, seed)
+        steps, count = recipe.objective.reference_steps, training.iterations * training.batch
+        count = min(training.teacher_pool, count)  # a short run does not need them all
+        self.options.say(f"Drawing {count} of the teacher's own samples in {steps} steps.")
+        return Taught(source, teacher, share, count, steps, seed)
 
     def all_rounds(self, stop: StopRequest) -> None:
         """Every round that is not finished yet, then the curves and the run's student."""

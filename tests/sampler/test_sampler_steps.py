@@ -28,6 +28,9 @@ def test_times_of_both_grids() -> None:
     assert times(1) == times(1, "pixels") == [0, 1]
     assert times(2, "pixels") == [0, 0.01, 1]
     assert times(4, "pixels") == pytest.approx([0, 0.01, 0.34, 0.67, 1])
+    assert times(3, leap=0.4) == pytest.approx([0, 0.2, 0.4, 1])
+    assert times(2, "pixels", 0.5) == [0, 0.5, 1] and times(1, leap=0.5) == [0, 1]
+    assert times(4, "pixels", 0.5) == pytest.approx([0, 0.01, 0.255, 0.5, 1])
 
 
 def test_gumbel_scale_and_guidance_weight_at_both_ends() -> None:
