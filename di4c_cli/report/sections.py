@@ -64,7 +64,7 @@ def _chart(results: Results, metric: str) -> str:
 def _tradeoffs(results: Results, metric: str) -> str:
     """One chart a step count: the figure against entropy (or IS) along temperatures or guidance weights."""
     other = OTHER.get(metric, "entropy")
-    out = []
+    out: list[str] = []
     for steps in sorted({cell.steps for cell in results.cells if cell.steps is not None}):
         series = []
         for row in dict.fromkeys(cell.row for cell in results.cells):
@@ -145,7 +145,7 @@ def curves(run: Path | None) -> str:
     names = [
         key for key in ("loss", "distil", "consis", "corr", "marginal") if any(key in row for row in rows)
     ]
-    charts = []
+    charts: list[str] = []
     for name in names:
         points = [
             (float(i + 1), row[name]) for i, row in enumerate(rows) if isinstance(row.get(name), (int, float))
