@@ -40,7 +40,7 @@ WORLDS: dict[str, dict[str, Any]] = {
             "time_base": 0.45,
         },
         "codec": {"type": "pixels", "shape": [1, 8, 8], "levels": 16},
-        "sampling": {"last": "argmax", "grid": "pixels"},
+        "sampling": {"last": "argmax", "grid": "pixels", "tile": 2},
     },
     "text": {
         "network": {

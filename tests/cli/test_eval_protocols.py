@@ -52,7 +52,8 @@ def test_cifar10_table1(tmp_path: Path) -> None:
 
 
 def test_cifar10_steps(tmp_path: Path) -> None:
-    printed, cells = run("cifar10-steps", *tauldr(), *instrument(tmp_path, 8), "--limit", 2)
+    teacher, student = save_pair(tmp_path / "pair", "pixels")
+    printed, cells = run("cifar10-steps", "--teacher", teacher, "--student", student, "--limit", 2)
     check_complete("cifar10-steps", cells)
     rows = table(printed)
     assert rows[0] == ["", *(f"{k} steps" for k in range(2, 21, 2))] and rows[3] == rows[0]
