@@ -17,7 +17,7 @@ class LatentConfig(BaseModel):
     distribution: Literal["uniform", "normal"] = Field("uniform", description="on [0, 1), or standard normal")
     inject: Literal["token", "film", "field"] = Field(
         "token",
-        description="as one more token, as a modulation of every block, or that and a vector at every position",
+        description="as one more token, as a modulation of every block, or as a vector at every position",
     )
     features: Literal["sinusoid", "raw"] | None = Field(
         None, description="how λ is presented to the network; none: by its dimension"

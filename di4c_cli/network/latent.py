@@ -192,7 +192,7 @@ class LatentField(nn.Module):
 
 
 class LatentNetwork(nn.Module):
-    """A transformer that may be conditioned on λ; holds a `latent_*` module, two for a field, or none."""
+    """A transformer that may be conditioned on λ; holds one `latent_*` module or none."""
 
     latent: dict[str, Any] | None
 
@@ -206,9 +206,9 @@ class LatentNetwork(nn.Module):
         settings = {key: value for key, value in self.latent.items() if key != "inject"}
         if self.latent["inject"] == "token":
             self.latent_projection = LatentEmbedding(width, **settings)
-            return
-        self.latent_film = LatentFilm(width, depth, parts, **settings)
-        if self.latent["inject"] == "field":
+        elif self.latent["inject"] == "film":
+            self.latent_film = LatentFilm(width, depth, parts, **settings)
+        else:
             self.latent_field = LatentField(width, length, **settings)
 
     def latent_vectors(self, lam: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
@@ -219,7 +219,7 @@ class LatentNetwork(nn.Module):
             raise ValueError("λ was given to a network without λ conditioning")
         if self.latent["inject"] == "token":
             return self.latent_projection(lam)[:, None], None
-        return None, self.latent_film(lam)
+        return None, self.latent_film(lam) if self.latent["inject"] == "film" else None
 
     def add_field(self, hidden: Tensor, lam: Tensor | None) -> Tensor:
         """Embedded positions `(B, T, H)` with λ's field on the first of them, where there is one."""
@@ -232,9 +232,5 @@ class LatentNetwork(nn.Module):
         """Redraw the λ weights alone; see `LatentMlp.init_latent`."""
         if self.latent is None:
             raise ValueError("a network without λ conditioning has no λ weights to initialise")
-        if self.latent["inject"] == "token":
-            self.latent_projection.init_latent(kind, generator)
-            return
-        self.latent_film.init_latent(kind, generator)
-        if self.latent["inject"] == "field":
-            self.latent_field.init_latent(kind, generator)
+        modules = {"token": "latent_projection", "film": "latent_film", "field": "latent_field"}
+        getattr(self, modules[self.latent["inject"]]).init_latent(kind, generator)
