@@ -32,6 +32,7 @@ EXEMPT = {
     r"di4c bench-(latency|train) .*--shape (paper|cifar10|imagenet|openwebtext|text-256)\b.*": "published sizes",
     r".*(\b(FILE|NAME|FOLDER|RUN|CHECKPOINT|SOURCE|REF)\b|user/name|…|<\w+>).*": "a pattern, with words to fill in",
     r"di4c push .*": "the real Hub; tests/hub/test_push.py",
+    r"di4c .* \| .*": "a pipe of the shell",
     r"python (-m pytest|tests/|docs/|benchmarks/).*": "tools of the repository, with tests of their own",
     r"python -m di4c_cli": "tests/cli/test_app.py",
 }
