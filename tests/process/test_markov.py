@@ -132,6 +132,14 @@ def test_a_prediction_that_cannot_lead_to_x_t_leaves_the_choice_to_the_chain() -
     torch.testing.assert_close(out[0, 0], torch.tensor([0.7, 0.4, 0.0]).double() / 1.1)
 
 
+def test_the_part_of_a_prediction_that_cannot_lead_to_x_t_is_left_out() -> None:
+    half, whole = (torch.tensor([[p0]]).double() for p0 in ([0.5, 0.0, 0.5], [1.0, 0.0, 0.0]))
+    x_t, process = torch.tensor([[0]]), Islands(3)
+    torch.testing.assert_close(
+        process.posterior(half, x_t, one(0.6), one(0.3)), process.posterior(whole, x_t, one(0.6), one(0.3))
+    )
+
+
 def test_prior_draws_follow_the_stationary_law() -> None:
     process = Gaussian(8, 2.0, 3.0)
     x = process.prior(Noise(0, range(20_000)).uniform("u", 1))
