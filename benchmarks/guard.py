@@ -20,6 +20,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -57,12 +58,13 @@ def run(words: list[str]) -> dict[str, Any]:
 
 
 def find(result: dict[str, Any], name: str) -> tuple[float, float, float]:
-    """Value and interval of a ratio in what a benchmark printed; `a/b` divides two of its numbers."""
+    """Value and interval of a ratio in what a benchmark printed; `a.b/c.d` divides two numbers by their paths."""
     top = result["results"][0] if "results" in result else result
     if "/" in name:
-        over, under = name.split("/")
-        value = float(top[over]) / max(float(top[under]), 1.0)
-        return value, value, value
+        over, under = (
+            float(reduce(lambda tree, key: tree[key], path.split("."), top)) for path in name.split("/")
+        )
+        return over / under, over / under, over / under
     found = top[name]
     if isinstance(found, dict):
         return float(found["ratio"]), float(found["low"]), float(found["high"])

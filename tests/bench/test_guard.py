@@ -76,7 +76,7 @@ def test_one_benchmark_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 
 def test_a_quotient_of_two_figures() -> None:
-    assert guard.find({"x": 30, "y": 60}, "x/y") == (0.5, 0.5, 0.5)
+    assert guard.find({"a": {"x": 30}, "y": 60}, "a.x/y") == (0.5, 0.5, 0.5)
 
 
 def test_the_committed_baseline() -> None:

@@ -70,6 +70,7 @@ class Mutant:
 
     path: Path
     line: int
+    column: int
     change: str
     site: int = 0
     version: int = 0
@@ -182,7 +183,7 @@ def _sites(tree: ast.Module) -> list[ast.AST]:
 def mutants(path: Path) -> list[Mutant]:
     """All mutants of a file; each differs from it in one node."""
     return [
-        Mutant(path, getattr(node, "lineno", 0), change, site, version)
+        Mutant(path, getattr(node, "lineno", 0), getattr(node, "col_offset", 0), change, site, version)
         for site, node in enumerate(_sites(ast.parse(path.read_text(encoding="utf-8"))))
         for version, (change, _) in enumerate(changes(node))
     ]

@@ -58,7 +58,7 @@ class Trial:
 
     def line(self) -> str:
         """One line for people."""
-        place = f"{self.mutant.path.relative_to(ROOT)}:{self.mutant.line}"
+        place = f"{self.mutant.path.relative_to(ROOT)}:{self.mutant.line}:{self.mutant.column}"
         return f"{self.outcome:<9} {place}  {self.mutant.change}  ({self.seconds:.0f} s)"
 
 
@@ -165,7 +165,12 @@ def report(done: list[Trial], least: float) -> int:
                 "low": round(low, 4),
                 "high": round(high, 4),
                 "survivors": [
-                    [str(one.mutant.path.relative_to(ROOT)), one.mutant.line, one.mutant.change]
+                    [
+                        str(one.mutant.path.relative_to(ROOT)),
+                        one.mutant.line,
+                        one.mutant.column,
+                        one.mutant.change,
+                    ]
                     for one in survivors
                 ],
             }

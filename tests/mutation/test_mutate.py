@@ -82,13 +82,13 @@ def test_wilson(killed: int, total: int, low: float, high: float) -> None:
 
 
 def test_the_report(capsys: pytest.CaptureFixture[str]) -> None:
-    mutant = Mutant(mutate.ROOT / "di4c_cli" / "process" / "base.py", 12, "Add -> Sub")
+    mutant = Mutant(mutate.ROOT / "di4c_cli" / "process" / "base.py", 12, 4, "Add -> Sub")
     done = [
         mutate.Trial(mutant, outcome, 1.0) for outcome in ["killed"] * 40 + ["timeout"] * 9 + ["survived"]
     ]
     assert mutate.report(done, 0.8) == 0
     lines = capsys.readouterr().out.strip().splitlines()
     assert lines[0].startswith("killed 49 of 50: 98.0 % [89.5, 99.6]")
-    assert "survived  di4c_cli/process/base.py:12  Add -> Sub" in lines[1]
-    assert json.loads(lines[-1])["survivors"] == [["di4c_cli/process/base.py", 12, "Add -> Sub"]]
+    assert "survived  di4c_cli/process/base.py:12:4  Add -> Sub" in lines[1]
+    assert json.loads(lines[-1])["survivors"] == [["di4c_cli/process/base.py", 12, 4, "Add -> Sub"]]
     assert mutate.report(done, 0.95) == 1

@@ -80,6 +80,18 @@ class TestChain:
         seen = torch.bincount(x_s[:, 0], minlength=size).double() / n
         assert 0.5 * (seen - exact).abs().sum() < 0.02
 
+    def test_corrupt_follows_the_forward_law(self, process: Markov) -> None:
+        """Equidistant uniforms through the inverse CDF give every symbol its share of q_{t|0}, up to one draw."""
+        n, size = 2000, process.symbols
+        x0 = torch.arange(size)[:, None].expand(size, n)
+        t = torch.full((size,), 0.1).double()
+        uniform = ((torch.arange(n) + 0.5) / n).double().expand(size, n)
+        x_t = process.corrupt(x0, t, uniform)
+        law = process.transition(one(0.0), one(0.1))[0]
+        for symbol in range(size):
+            seen = torch.bincount(x_t[symbol], minlength=size).double() / n
+            torch.testing.assert_close(seen, law[symbol], atol=1.01 / n, rtol=0)
+
     def test_config_round_trip(self, process: Markov) -> None:
         again = build(process.config)
         torch.testing.assert_close(
@@ -104,6 +116,28 @@ def test_posterior_survives_impossible_predictions() -> None:
     p0[..., 63] = 1
     out = process.posterior(p0, torch.tensor([[0]]), one(1e-5), one(1e-6))
     assert bool(torch.isfinite(out).all()) and float(out.sum()) == pytest.approx(1)
+
+
+class Islands(Uniform):
+    """Two states that mix, not evenly, and a third that nothing leads to or from."""
+
+    def transition(self, s: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        matrix = torch.tensor([[0.7, 0.3, 0.0], [0.4, 0.6, 0.0], [0.0, 0.0, 1.0]], dtype=torch.float64)
+        return matrix.expand(len(t), -1, -1)
+
+
+def test_a_prediction_that_cannot_lead_to_x_t_leaves_the_choice_to_the_chain() -> None:
+    p0 = torch.tensor([[[0.0, 0.0, 1.0]]]).double()
+    out = Islands(3).posterior(p0, torch.tensor([[0]]), one(0.6), one(0.3))
+    torch.testing.assert_close(out[0, 0], torch.tensor([0.7, 0.4, 0.0]).double() / 1.1)
+
+
+def test_the_part_of_a_prediction_that_cannot_lead_to_x_t_is_left_out() -> None:
+    half, whole = (torch.tensor([[p0]]).double() for p0 in ([0.5, 0.0, 0.5], [1.0, 0.0, 0.0]))
+    x_t, process = torch.tensor([[0]]), Islands(3)
+    torch.testing.assert_close(
+        process.posterior(half, x_t, one(0.6), one(0.3)), process.posterior(whole, x_t, one(0.6), one(0.3))
+    )
 
 
 def test_prior_draws_follow_the_stationary_law() -> None:
