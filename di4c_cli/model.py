@@ -84,6 +84,11 @@ class Model:
                 ) from error
         return self._teacher
 
+    def taught_by(self, teacher: Model) -> Model:
+        """The same model with its teacher at hand, wherever that came from."""
+        self._teacher = teacher
+        return self
+
     def to(self, device: torch.device | str) -> Model:
         """Move the network."""
         self.denoiser.to(device)

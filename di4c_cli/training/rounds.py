@@ -107,6 +107,10 @@ def _claim(folder: RunFolder, recipe: Recipe, options: Options, stack: ExitStack
     folder.start(recipe)
 
 
+SLOW = 1000
+"""Samples of the teacher's that take long enough to say so."""
+
+
 class Run:
     """The rounds of one recipe."""
 
@@ -144,7 +148,8 @@ class Run:
         (seed,) = sample_seeds(f"{recipe.seed}:pool", [number])
         steps, count = recipe.objective.reference_steps, training.iterations * training.batch
         count = min(training.teacher_pool, count)  # a short run does not need them all
-        self.options.say(f"Drawing {count} of the teacher's own samples in {steps} steps.")
+        if count >= SLOW:
+            self.options.say(f"Drawing {count} of the teacher's own samples in {steps} steps.")
         return Taught(source, teacher, share, count, steps, seed)
 
     def all_rounds(self, stop: StopRequest) -> None:
@@ -163,7 +168,9 @@ class Run:
 
     def one_round(self, number: int, stop: StopRequest) -> None:
         """Train one round from its last checkpoint, if there is one, and write its student."""
-        teacher = self.teacher if number == 1 else load_folder(self.folder.round_student(number - 1))
+        teacher = self.teacher
+        if number > 1:
+            teacher = load_folder(self.folder.round_student(number - 1)).taught_by(self.teacher)
         source = self.source if number == 1 else self._open(number, teacher)
         source = self._taught(source, teacher, number)
         config = student_config(teacher, self.recipe, number)
@@ -172,7 +179,7 @@ class Run:
         metrics = self._metrics(number, last)
 
         def sample(step: int, tensors: dict[str, Tensor]) -> None:
-            model = averaged(config, tensors, teacher.folder)
+            model = averaged(config, tensors, teacher.folder).taught_by(self.teacher)
             write_samples(model, self.folder.samples, number, step, self.recipe.seed)
 
         checkpoints = self.folder.checkpoints(number)

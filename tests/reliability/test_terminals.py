@@ -51,7 +51,7 @@ def test_a_table_of_many_columns(columns: int, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("columns", [80, 40])
 def test_the_live_table_fits(columns: int) -> None:
     """Figures are whole at any width; a narrow terminal gets fewer of them."""
-    live = LiveTable(recipe_file.read("tiny-digits"))
+    live = LiveTable(recipe_file.read("paper/tiny-digits"))
     live._lines.append(["300/700", "12.3/s", "0:33", *["1.234"] * len(SHOWN), "512 MB"])
     console = Console(file=io.StringIO(), width=columns)
     console.print(live.table(columns))

@@ -20,6 +20,8 @@ from di4c_cli.config import LatentConfig, ModelConfig
 from di4c_cli.recipe import Recipe
 from di4c_cli.training.metrics import read_rows
 
+PAPER = "paper/tiny-digits"
+"""The recipe with every term of the paper's loss; the default one is `tiny-digits`."""
 PATIENCE = 300
 """Seconds; a busy machine must not fail a test."""
 
@@ -53,7 +55,7 @@ def make_teacher(folder: Path, name: str = "tiny-digits", latent: LatentConfig |
 
 
 def small_recipe(teacher: Path | str, **overrides: Any) -> Recipe:
-    """tiny-digits shrunk: 4 samples, 4 latents, 6 steps; keys with `__` for the dots."""
+    """The paper's recipe of tiny-digits shrunk: 4 samples, 4 latents, 6 steps; keys with `__` for the dots."""
     values = {
         "teacher": str(teacher),
         "training.iterations": 6,
@@ -62,13 +64,13 @@ def small_recipe(teacher: Path | str, **overrides: Any) -> Recipe:
         "objective.latents": 4,
     }
     values |= {key.replace("__", "."): value for key, value in overrides.items()}
-    return recipe_file.read("tiny-digits", values)
+    return recipe_file.read(PAPER, values)
 
 
-def arguments(teacher: Path, out: Path, *more: str, iterations: int = 6) -> list[str]:
+def arguments(teacher: Path, out: Path, *more: str, iterations: int = 6, recipe: str = PAPER) -> list[str]:
     """`di4c distill …` for the small recipe."""
     return [
-        *("distill", "--teacher", str(teacher), "--recipe", "tiny-digits", "--out", str(out)),
+        *("distill", "--teacher", str(teacher), "--recipe", recipe, "--out", str(out)),
         *("--iterations", str(iterations), "--batch", "4", "--latents", "4"),
         *("--set", "training.checkpoint_every=3", *more),
     ]

@@ -60,7 +60,7 @@ def test_a_small_sweep_from_end_to_end(teacher: Path, tmp_path: Path) -> None:
     sweep = Sweep(
         name="small",
         summary="two rows",
-        base="tiny-digits",
+        base="paper/tiny-digits",
         steps=[1, 2],
         rows=[Row(label="L = 2", set={"objective.latents": 2}), Row(label="L = 4", set={})],
     )
