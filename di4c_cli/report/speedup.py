@@ -7,6 +7,8 @@ import io
 from di4c_cli.evaluation.speedup import Interval, Speedups, WorldSpeedup
 from di4c_cli.report.plot import COLOURS
 
+WIDE = 3.0
+"""Quality that differs by more than this factor is drawn in logarithms."""
 TITLES = {"frechet": "Fréchet distance", "bits_per_char": "bits per character"}
 
 
@@ -83,10 +85,13 @@ def _panel(axes: object, world: WorldSpeedup) -> None:
             color=COLOURS["student"],
         )
     axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(ScalarFormatter())
-        axis.set_minor_formatter(NullFormatter())
+    axes.xaxis.set_major_formatter(ScalarFormatter())
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    if max(figure.value for figure in world.teacher_curve.values()) > WIDE * min(
+        saving.quality.value for saving in world.savings
+    ):
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(ScalarFormatter())
     axes.set_xticks(list(world.teacher_curve))
     axes.margins(y=0.15)
     axes.set_xlabel("sampling steps")
