@@ -90,8 +90,10 @@ class Model:
         return self
 
     def to(self, device: torch.device | str) -> Model:
-        """Move the network."""
+        """Move the network, and that of a teacher at hand."""
         self.denoiser.to(device)
+        if self._teacher is not None:
+            self._teacher.to(device)
         return self
 
     @torch.no_grad()

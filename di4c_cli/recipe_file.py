@@ -73,10 +73,9 @@ def with_preset(name: str, preset: str) -> str:
     base, known = name.rpartition("/")[2], names()
     if f"{preset}/{base}" in known:
         return f"{preset}/{base}"
-    # a recipe with a counterpart in the other preset is in this one already
-    if base in known and any(f"{other}/{base}" in known for other in PRESETS if other != preset):
-        return base
-    if base in known and preset == "paper":
+    # without a counterpart a recipe is the paper's, or the leader of an embedded world
+    own = "leader" if f"paper/{base}" in known else "paper"
+    if base in known and preset == own:
         return base
     raise UserError(f"The recipe '{name}' has no preset '{preset}'.", "Run `di4c recipes` to list them.")
 

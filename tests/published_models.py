@@ -6,26 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from scan_network import Scan
 from small_models import WORLDS, save_pair
-from torch import Tensor, nn
 
 from di4c_cli.teacher.convert import convert
 
 GOLDEN = Path(__file__).parent / "golden"
-
-
-class Scan(nn.Module):
-    """Six features and four logits of an image with three channels and even sides."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.convolution = nn.Conv2d(3, 6, 2, stride=2)
-        self.out = nn.Linear(6, 4)
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        features = self.convolution(x / 255).flatten(2).mean(2)
-        return features, self.out(20 * features)
 
 
 def instrument(root: Path, side: int) -> list[object]:

@@ -54,7 +54,8 @@ def eval(
             _list_protocols()
             return
         if protocol == "tiny-speedup":
-            _speedup(student, n if limit is None else min(n or limit, limit), seed, out, json)
+            most = n if limit is None else min(n or limit, limit)
+            _speedup(student, parse_steps(steps), most, seed, out, json)
             return
         from di4c_cli.evaluation.contest import parse_rows
         from di4c_cli.evaluation.instruments import Tools
@@ -120,36 +121,47 @@ def _eval_file(path: Path, order: Order, json: bool, typed: str) -> None:
         say(f"wrote {file}")
 
 
-def _speedup(student: str | None, n: int | None, seed: int, out: Path | None, json: bool) -> None:
+def _speedup(
+    student: str | None, counts: list[int] | None, n: int | None, seed: int, out: Path | None, json: bool
+) -> None:
     """Steps saved at equal quality on the embedded worlds, or on the world of one student."""
     from di4c_cli import files
     from di4c_cli.evaluation import speedup
     from di4c_cli.evaluation.order import check_out
-    from di4c_cli.report.speedup import rows, speedup_png
+    from di4c_cli.report.speedup import COLUMNS, rows, speedup_png
 
     folder = out or Path("evaluations") / "tiny-speedup"
     check_out(folder)
     students = speedup.default_students() if student is None else speedup.one_student(student)
-    seeds = range(seed, seed + speedup.REPEATS)
+    seeds, steps = range(seed, seed + speedup.REPEATS), counts or speedup.STUDENT_STEPS
     say(f"{', '.join(students)}: teacher and student at several step counts, {len(seeds)} times each.")
-    with progress("samples", speedup.work(list(students), n, seeds)) as advance:
-        result = speedup.all_speedups(students, n, seeds, advance)
+    with progress("samples", speedup.work(list(students), n, seeds, steps)) as advance:
+        result = speedup.all_speedups(students, n, seeds, steps, advance)
     files.write_text(folder / "speedup.json", result.model_dump_json(indent=1) + "\n")
     files.write_bytes(folder / "speedup.png", speedup_png(result))
     if json:
         emit_json(result.model_dump(mode="json"))
     else:
-        columns = ["world", "n", "steps", "quality", "teacher at the same steps", "steps saved", "diversity"]
-        show_table("Steps saved at equal quality", columns, rows(result))
+        show_table("Steps saved at equal quality", list(COLUMNS), rows(result))
     for name in ("speedup.json", "speedup.png"):
         say(f"wrote {folder / name}")
 
 
 def _list_protocols() -> None:
+    from di4c_cli.evaluation import speedup
     from di4c_cli.evaluation.protocols import PROTOCOLS
 
     rows = [[name, make().title, str(make().n), str(len(make().cells))] for name, make in PROTOCOLS.items()]
-    rows.append(["tiny-speedup", "steps saved at equal quality, every embedded world", "1000-2000", "44 x 3"])
+    sizes = speedup.SAMPLES.values()
+    cells = speedup.work(list(speedup.SAMPLES), 1, [0], speedup.STUDENT_STEPS)
+    rows.append(
+        [
+            "tiny-speedup",
+            "steps saved at equal quality, every embedded world",
+            f"{min(sizes)}-{max(sizes)}",
+            f"{cells} x {speedup.REPEATS}",
+        ]
+    )
     show_table("Protocols", ["name", "what it measures", "samples", "cells"], rows)
 
 

@@ -19,9 +19,8 @@ class Taught:
         self, inner: Source, teacher: Model, share: float, count: int, steps: int, seed: int
     ) -> None:
         self.inner, self.share, self.seed, self.length = inner, share, seed, inner.length
-        self.origin = getattr(inner, "origin", None) or f"the teacher's samples ({share:g} of all)"
         (draws,) = sample_seeds(f"{seed}:pool", [0])
-        self.pool = teacher.sample(count, steps=steps, seed=draws % 2**31)
+        self.pool = teacher.sample(count, steps=steps, seed=draws % 2**31).cpu()
 
     def read(self, start: int, count: int) -> Batch:
         """Samples start … start + count - 1."""

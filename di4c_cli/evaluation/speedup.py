@@ -28,13 +28,13 @@ REPEATS = 3
 SAMPLES = {"tiny-digits": 2000, "tiny-vq": 1000, "tiny-pixels": 1000, "tiny-text": 1000}
 
 
-class Frozen(BaseModel):
-    """A part of the result."""
+class Figures(BaseModel):
+    """A part of the result; a key that is not its own is a mistake."""
 
     model_config = ConfigDict(extra="forbid")
 
 
-class Interval(Frozen):
+class Interval(Figures):
     """A figure with its 95 % interval over the repetitions; without ends where there was only one."""
 
     value: float
@@ -42,11 +42,13 @@ class Interval(Frozen):
     high: float | None = None
 
 
-class Saving(Frozen):
+class Saving(Figures):
     """The student at `steps` steps against the teacher.
 
     `speedup` is a lower limit if `beyond`: the teacher did not get there with the steps it was given.
-    `ratio` and `diversity` compare with the teacher at the same number of steps.
+    `ratio` and `diversity` compare with the teacher at the same number of steps, `diversity_best` with the
+    teacher at its largest one. `leaning` is the share of samples nearer to a training item than to any
+    held-out one: one half for a model that has not memorised.
     """
 
     steps: int
@@ -55,9 +57,11 @@ class Saving(Frozen):
     beyond: bool
     ratio: Interval
     diversity: Interval
+    diversity_best: Interval
+    leaning: Interval
 
 
-class WorldSpeedup(Frozen):
+class WorldSpeedup(Figures):
     """One world's curves and savings."""
 
     world: str
@@ -67,10 +71,11 @@ class WorldSpeedup(Frozen):
     seeds: list[int]
     student: str
     teacher_curve: dict[int, Interval]
+    teacher_leaning: dict[int, Interval]
     savings: list[Saving]
 
 
-class Speedups(Frozen):
+class Speedups(Figures):
     """What `di4c eval --protocol tiny-speedup` writes."""
 
     protocol: str = "tiny-speedup"
@@ -115,33 +120,47 @@ def _quantile(freedom: int) -> float:
     return {1: 12.706, 2: 4.303, 3: 3.182}.get(freedom) or t_quantile(freedom)
 
 
+@dataclass(frozen=True)
+class Point:
+    """What was measured of one model at one step count."""
+
+    quality: float
+    diversity: float
+    leaning: float
+
+
 @dataclass
 class Curves:
-    """Quality and diversity of both models: one dictionary of step counts for each repetition."""
+    """Both models' points by step count, one dictionary for each repetition."""
 
-    teacher: list[dict[int, tuple[float, float]]] = field(default_factory=list)
-    student: list[dict[int, tuple[float, float]]] = field(default_factory=list)
+    teacher: list[dict[int, Point]] = field(default_factory=list)
+    student: list[dict[int, Point]] = field(default_factory=list)
 
     def savings(self) -> list[Saving]:
         """One entry for each of the student's step counts."""
-        out = []
-        for k in self.student[0]:
-            reached = [
-                steps_for([(s, q) for s, (q, _) in teacher.items()], student[k][0])
-                for teacher, student in zip(self.teacher, self.student)
-            ]
-            pairs = [(student[k], teacher[k]) for teacher, student in zip(self.teacher, self.student)]
-            out.append(
-                Saving(
-                    steps=k,
-                    quality=geometric([student[k][0] for student in self.student]),
-                    speedup=geometric([steps / k for steps, _ in reached]),
-                    beyond=any(beyond for _, beyond in reached),
-                    ratio=geometric([a[0] / b[0] for a, b in pairs]),
-                    diversity=geometric([max(a[1], 1e-9) / max(b[1], 1e-9) for a, b in pairs]),
-                )
-            )
-        return out
+        return [self._saving(k) for k in self.student[0]]
+
+    def _saving(self, k: int) -> Saving:
+        repeats = [(student[k], teacher) for student, teacher in zip(self.student, self.teacher)]
+        reached = [
+            steps_for([(steps, point.quality) for steps, point in teacher.items()], own.quality)
+            for own, teacher in repeats
+        ]
+        return Saving(
+            steps=k,
+            quality=geometric([own.quality for own, _ in repeats]),
+            speedup=geometric([steps / k for steps, _ in reached]),
+            beyond=any(beyond for _, beyond in reached),
+            ratio=geometric([own.quality / teacher[k].quality for own, teacher in repeats]),
+            diversity=geometric([_share(own, teacher[k]) for own, teacher in repeats]),
+            diversity_best=geometric([_share(own, teacher[max(teacher)]) for own, teacher in repeats]),
+            leaning=geometric([own.leaning for own, _ in repeats]),
+        )
+
+
+def _share(student: Point, teacher: Point) -> float:
+    """The student's diversity as a share of the teacher's, who may have none in one step."""
+    return max(student.diversity, 1e-9) / max(teacher.diversity, 1e-9)
 
 
 def world_speedup(
@@ -149,21 +168,22 @@ def world_speedup(
     student: Model,
     n: int,
     seeds: Sequence[int],
+    steps: Sequence[int],
     advance: Callable[[int], None] = lambda count: None,
 ) -> WorldSpeedup:
-    """Both curves of one world, repeated for each seed."""
+    """Both curves of one world, repeated for each seed; the student's at `steps`."""
     teacher = load(world)
     figure, diversity = FIGURES.get(world, ("frechet", "recall"))
     curves = Curves()
     for seed in seeds:
         for model, counts, into in (
-            (teacher, TEACHER_STEPS, curves.teacher),
-            (student, STUDENT_STEPS, curves.student),
+            (teacher, teacher_steps(steps), curves.teacher),
+            (student, steps, curves.student),
         ):
             points = {}
-            for steps in counts:
-                values = quality(world, model, steps, n, seed)
-                points[steps] = (values[figure], values[diversity])
+            for count in counts:
+                values = quality(world, model, count, n, seed)
+                points[count] = Point(values[figure], values[diversity], values["leaning"])
                 advance(n)
             into.append(points)
     return WorldSpeedup(
@@ -173,26 +193,33 @@ def world_speedup(
         n=n,
         seeds=list(seeds),
         student=student.name,
-        teacher_curve={k: geometric([c[k][0] for c in curves.teacher]) for k in TEACHER_STEPS},
+        teacher_curve={k: geometric([c[k].quality for c in curves.teacher]) for k in curves.teacher[0]},
+        teacher_leaning={k: geometric([c[k].leaning for c in curves.teacher]) for k in curves.teacher[0]},
         savings=curves.savings(),
     )
 
 
-def work(worlds: Sequence[str], n: int | None, seeds: Sequence[int]) -> int:
+def teacher_steps(steps: Sequence[int]) -> list[int]:
+    """The teacher's step counts beside a student at `steps`."""
+    return sorted({*TEACHER_STEPS, *steps})
+
+
+def work(worlds: Sequence[str], n: int | None, seeds: Sequence[int], steps: Sequence[int]) -> int:
     """Samples that will be drawn, for a progress bar."""
-    cells = len(TEACHER_STEPS) + len(STUDENT_STEPS)
+    cells = len(teacher_steps(steps)) + len(steps)
     return sum((n or SAMPLES[world]) * cells * len(seeds) for world in worlds)
 
 
 def all_speedups(
     students: dict[str, str],
-    n: int | None = None,
-    seeds: Sequence[int] = (0, 1, 2),
+    n: int | None,
+    seeds: Sequence[int],
+    steps: Sequence[int],
     advance: Callable[[int], None] = lambda count: None,
 ) -> Speedups:
     """Every world in `students` (world -> student's name or folder)."""
     worlds = [
-        world_speedup(world, load(ref), n or SAMPLES[world], seeds, advance)
+        world_speedup(world, load(ref), n or SAMPLES[world], seeds, steps, advance)
         for world, ref in students.items()
     ]
     return Speedups(worlds=worlds)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 from torch import Tensor
@@ -16,11 +16,14 @@ from di4c_cli.metric.frechet import Moments, frechet
 from di4c_cli.metric.inception_score import inception_score
 from di4c_cli.metric.kid import kernel_distance
 from di4c_cli.metric.manifold import precision_recall
+from di4c_cli.metric.memorising import hamming, nearer_to_training
 from di4c_cli.metric.ngram import CharacterModel
 from di4c_cli.model import Model
 
 REFERENCE = 2000
 """Held-out images used as reference; decoding more of tiny-vq would take longer than sampling."""
+NEIGHBOURS = 500
+"""Training items and held-out items among which a sample's nearest one is looked for."""
 CLASSIFIERS = {"tiny-digits": ("digits", 8), "tiny-pixels": ("digits", 8), "tiny-vq": ("fashion", 28)}
 
 
@@ -74,6 +77,22 @@ class WorldMetrics:
         """All figures of samples `(n, D)`."""
         return self._measure_text(x) if self.text else self._measure_images(x)
 
+    def leaning(self, x: Tensor) -> float:
+        """Share of samples `(n, D)` nearer to a training item than to any held-out one: pixels, or words."""
+        if self.text:
+            return nearer_to_training(x.cpu().numpy(), *self.neighbours, hamming)
+        return nearer_to_training(self._pixels(x), *self.neighbours)
+
+    @cached_property
+    def neighbours(self) -> tuple[np.ndarray, np.ndarray]:
+        """Training items and held-out items, as `leaning` compares them."""
+        world = load_world(self.world)
+        spread = [items[:: max(1, len(items) // NEIGHBOURS)] for items in (world.train, world.held_out)]
+        return tuple(x.numpy() if self.text else self._pixels(x) for x in spread)  # type: ignore[return-value]
+
+    def _pixels(self, x: Tensor) -> np.ndarray:
+        return np.asarray(self.codec.decode(x)).reshape(len(x), -1)
+
     def _measure_images(self, x: Tensor) -> dict[str, float]:
         features, probabilities = self.embed(x)
         precision, recall = precision_recall(features, self.reference)
@@ -95,9 +114,10 @@ class WorldMetrics:
 
 
 def quality(world: str, model: Model, steps: int, n: int = 2000, seed: int = 0) -> dict[str, float]:
-    """Draw `n` samples in `steps` steps, without labels, and measure them."""
+    """Draw `n` samples in `steps` steps, without labels, and measure them; `leaning`: to the training items."""
     x = model.sample(n, steps=steps, seed=seed)
-    return _metrics(world).measure(x)
+    metrics = _metrics(world)
+    return metrics.measure(x) | {"leaning": metrics.leaning(x)}
 
 
 @lru_cache(maxsize=4)

@@ -10,7 +10,7 @@ from torch import Tensor
 from di4c_cli.denoiser import Denoiser, Prediction
 from di4c_cli.noise import Noise
 from di4c_cli.objective.fused import evaluate
-from di4c_cli.objective.posterior import Posterior, bound, price
+from di4c_cli.objective.posterior import Posterior, bound
 from di4c_cli.objective.problem import Problem, Weights
 from di4c_cli.objective.reference import Samples, draw_reference
 from di4c_cli.objective.settings import Settings
@@ -83,11 +83,10 @@ class Objective:
         if s.branch == "both" or bool(weights.any.any()):
             loss = self.loss(case, dropout)
         problem = replace(self._problem(case.x_t, 1, weights), x0=case.x0)
-        total, parts = bound(
+        total, each, parts = bound(
             s.posterior, problem, case.student, posterior, t, case.label, case.noise, progress, dropout
         )
-        share = s.posterior.weight * (parts["explained"] + price(s.posterior, progress) * parts["kl"])
-        loss.terms |= parts | {"total": loss.terms.get("total", 0.0) + share}
+        loss.terms |= parts | {"total": loss.terms.get("total", 0.0) + each}
         loss.total = loss.total + total
         return loss
 

@@ -84,8 +84,8 @@ def bound(
     noise: Noise,
     progress: float,
     dropout: bool = False,
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """Mean of the bound over the samples, with a graph, and its parts per sample `(B,)`."""
+) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    """Mean of the weighted bound over the samples, with a graph; the same per sample `(B,)`; its parts, unweighted."""
     assert problem.x0 is not None and student.latent is not None
     mean, log_variance = posterior(problem.x0, problem.x_t)
     draw = noise.normal("lam/posterior", student.latent.dim).to(mean)
@@ -99,5 +99,5 @@ def bound(
     beta = price(settings, progress)
     total = settings.weight * (nll + beta * kl.mean().to(nll))
     parts = {"explained": out.terms["corr"], "kl": kl.detach().to(out.total)}
-    parts["bound"] = parts["explained"] + parts["kl"]
-    return total, parts
+    each = settings.weight * (parts["explained"] + beta * parts["kl"])
+    return total, each, parts | {"bound": parts["explained"] + parts["kl"]}

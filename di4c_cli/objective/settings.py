@@ -110,15 +110,25 @@ class Settings:
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> Settings:
         """From plain nested values, e.g. a dumped recipe section; a missing key keeps its default."""
-        values = dict(values)
-        if isinstance(values.get("posterior"), Mapping):
-            own = dict(values["posterior"])
-            if isinstance(own.get("rise"), Mapping):
-                own["rise"] = Span(**own["rise"])
-            values["posterior"] = PosteriorSettings(**own)
-        parts: dict[str, Any] = {"alpha": Alpha, "delta": Delta, "step": Span, "time": Times}
         known = {entry.name for entry in fields(Settings)}
         if unknown := set(values) - known:
             raise UserError(f"The objective has no setting {', '.join(sorted(unknown))}.")
-        built = {k: parts[k](**v) if k in parts and isinstance(v, Mapping) else v for k, v in values.items()}
-        return Settings(**built)
+        return Settings(**_nested(values))
+
+
+PARTS: dict[str, Any] = {
+    "alpha": Alpha,
+    "delta": Delta,
+    "step": Span,
+    "time": Times,
+    "posterior": PosteriorSettings,
+    "rise": Span,
+}
+
+
+def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Mappings under the names of parts become those parts."""
+    return {
+        name: PARTS[name](**_nested(value)) if name in PARTS and isinstance(value, Mapping) else value
+        for name, value in values.items()
+    }

@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 import io
+from typing import TYPE_CHECKING
 
 from di4c_cli.evaluation.speedup import Interval, Speedups, WorldSpeedup
 from di4c_cli.report.plot import COLOURS
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 WIDE = 3.0
 """Quality that differs by more than this factor is drawn in logarithms."""
+COLUMNS = (
+    "world",
+    "n",
+    "steps",
+    "quality",
+    "teacher at the same steps",
+    "steps saved",
+    "diversity / teacher's",
+    "/ teacher's best",
+    "nearer to training; teacher",
+)
 TITLES = {"frechet": "Fréchet distance", "bits_per_char": "bits per character"}
 
 
@@ -35,6 +50,8 @@ def rows(result: Speedups) -> list[list[str]]:
                     shown(world.teacher_curve[saving.steps], 4),
                     f"{beyond}{shown(saving.speedup)}x",
                     shown(saving.diversity),
+                    shown(saving.diversity_best),
+                    f"{shown(saving.leaning)}; {world.teacher_leaning[saving.steps].value:.3g}",
                 ]
             )
     return out
@@ -54,11 +71,9 @@ def speedup_png(result: Speedups) -> bytes:
     return buffer.getvalue()
 
 
-def _panel(axes: object, world: WorldSpeedup) -> None:
-    from matplotlib.axes import Axes
+def _panel(axes: Axes, world: WorldSpeedup) -> None:
     from matplotlib.ticker import NullFormatter, ScalarFormatter
 
-    assert isinstance(axes, Axes)
     curves = {
         "teacher": list(world.teacher_curve.items()),
         "student": [(saving.steps, saving.quality) for saving in world.savings],

@@ -30,9 +30,12 @@ from di4c_cli.training.make_student import new_student, student_config
 from di4c_cli.training.plan import make_plan
 from di4c_cli.training.processes import make_accelerator
 from di4c_cli.training.published import published_config
-from di4c_cli.training.rounds import wanted
+from di4c_cli.training.rounds import pool_size, wanted
 from di4c_cli.training.run_folder import RunFolder
 from di4c_cli.training.signals import StopRequest
+
+FEW = 16
+"""Samples of the teacher's that are drawn to see how long all would take."""
 
 
 @dataclass
@@ -183,12 +186,22 @@ def _measure(
     if accelerator.device.type == "cuda":
         torch.cuda.synchronize()
     seconds = time.monotonic() - start
-    found.seconds_per_step, found.total_seconds = (
-        seconds,
-        seconds * recipe.training.iterations * recipe.rounds,
-    )
+    found.seconds_per_step = seconds
+    before = _seconds_of_pool(recipe, model.to(accelerator.device))
+    found.total_seconds = (before + seconds * recipe.training.iterations) * recipe.rounds
     found.measured = f"second of two steps on {accelerator.device.type}, peak memory {_peak() / 2**20:.0f} MB"
     accelerator.free_memory()
+
+
+def _seconds_of_pool(recipe: Recipe, teacher: Model) -> float:
+    """How long the teacher's own samples of a round would take, from a few of them."""
+    _, count = pool_size(recipe)
+    few = min(count, FEW)
+    if not few:
+        return 0.0
+    start = time.monotonic()
+    teacher.sample(few, steps=recipe.objective.reference_steps).cpu()
+    return (time.monotonic() - start) * count / few
 
 
 def _peak() -> int:

@@ -16,6 +16,7 @@ from di4c_cli.denoiser import Denoiser
 from di4c_cli.objective.settings import Settings
 from di4c_cli.recipe import Recipe
 from di4c_cli.student import build
+from di4c_cli.training.loss_module import make_posterior
 from di4c_cli.training.plan import Plan
 
 FLOAT32 = 4
@@ -44,9 +45,9 @@ def on_meta(config: ModelConfig) -> Denoiser:
         return build(config)
 
 
-def count(denoiser: Denoiser) -> int:
+def count(module: nn.Module | None) -> int:
     """Number of weights."""
-    return sum(parameter.numel() for parameter in denoiser.parameters())
+    return 0 if module is None else sum(parameter.numel() for parameter in module.parameters())
 
 
 class _Attention(torch.autograd.Function):
@@ -117,7 +118,10 @@ def _blocks(network: nn.Module) -> int:
 
 def estimate(config: ModelConfig, teacher: ModelConfig, recipe: Recipe, plan: Plan) -> Memory:
     """Peak memory of one process; what the frameworks themselves take comes on top."""
-    weights, frozen = count(on_meta(config)) * FLOAT32, count(on_meta(teacher)) * FLOAT32
+    student = on_meta(config)
+    with torch.device("meta"):
+        posterior = make_posterior(recipe, student, 1)
+    weights, frozen = (count(student) + count(posterior)) * FLOAT32, count(on_meta(teacher)) * FLOAT32
     settings = Settings.from_dict(recipe.objective.model_dump())
     chunk = int((settings.chunk_mb + settings.cache_mb) * 2**20)
     sequences = plan.micro * recipe.objective.latents

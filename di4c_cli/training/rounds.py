@@ -141,16 +141,17 @@ class Run:
 
     def _taught(self, source: Source, teacher: Model, number: int) -> Source:
         """The data with the teacher's own samples among them, where the recipe wants some."""
-        recipe, training = self.recipe, self.recipe.training
-        share = 1.0 if recipe.data == "teacher" and recipe.objective.posterior else training.teacher_share
-        if not share:
+        share, count = pool_size(self.recipe)
+        if not count:
             return source
-        (seed,) = sample_seeds(f"{recipe.seed}:pool", [number])
-        steps, count = recipe.objective.reference_steps, training.iterations * training.batch
-        count = min(training.teacher_pool, count)  # a short run does not need them all
+        (seed,) = sample_seeds(f"{self.recipe.seed}:pool", [number])
+        steps = self.recipe.objective.reference_steps
         if count >= SLOW:
             self.options.say(f"Drawing {count} of the teacher's own samples in {steps} steps.")
-        return Taught(source, teacher, share, count, steps, seed)
+        teacher.to(self.accelerator.device)
+        taught = Taught(source, teacher, share, count, steps, seed)
+        teacher.to("cpu")
+        return taught
 
     def all_rounds(self, stop: StopRequest) -> None:
         """Every round that is not finished yet, then the curves and the run's student."""
@@ -172,9 +173,9 @@ class Run:
         if number > 1:
             teacher = load_folder(self.folder.round_student(number - 1)).taught_by(self.teacher)
         source = self.source if number == 1 else self._open(number, teacher)
-        source = self._taught(source, teacher, number)
         config = student_config(teacher, self.recipe, number)
         config.provenance["data"] = getattr(source, "origin", config.provenance["data"])
+        source = self._taught(source, teacher, number)
         last = self.folder.last_checkpoint(number)
         metrics = self._metrics(number, last)
 
@@ -219,6 +220,14 @@ class Run:
             return None
         step = int(last.name.rpartition("-")[2]) if last is not None else 0
         return MetricsFile(self.folder.metrics, (number, step))
+
+
+def pool_size(recipe: Recipe) -> tuple[float, int]:
+    """Share of the teacher's own samples in the stream, and how many different ones a round draws."""
+    training = recipe.training
+    share = 1.0 if recipe.data == "teacher" and recipe.objective.posterior else training.teacher_share
+    # a short run does not need them all
+    return share, min(training.teacher_pool, training.iterations * training.batch) if share else 0
 
 
 def wanted(recipe: Recipe, teacher: Model, number: int) -> Wanted:

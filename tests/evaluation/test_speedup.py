@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from di4c_cli.cli.app import app
 from di4c_cli.evaluation import speedup
-from di4c_cli.evaluation.speedup import Curves, geometric, steps_for
+from di4c_cli.evaluation.speedup import Curves, Point, geometric, steps_for
 
 CURVE = [(1, 80.0), (2, 40.0), (4, 20.0), (8, 10.0)]
 
@@ -50,13 +50,15 @@ def test_geometric_mean_with_student_s_interval() -> None:
 
 def test_savings_of_known_curves() -> None:
     """A student that is its teacher at four times the steps saves exactly four."""
-    teacher = {k: (80.0 / k, 0.8) for k in (1, 2, 4, 8, 16)}
-    student = {k: (80.0 / (4 * k), 0.6) for k in (1, 2)}
+    teacher = {k: Point(80.0 / k, 0.8 if k < 16 else 1.2, 0.5) for k in (1, 2, 4, 8, 16)}
+    student = {k: Point(80.0 / (4 * k), 0.6, 0.53) for k in (1, 2)}
     savings = Curves([teacher] * 3, [student] * 3).savings()
     assert [saving.steps for saving in savings] == [1, 2]
     for saving in savings:
         assert saving.speedup.value == pytest.approx(4.0) and not saving.beyond
         assert saving.ratio.value == pytest.approx(0.25) and saving.diversity.value == pytest.approx(0.75)
+        assert saving.diversity_best.value == pytest.approx(0.5)
+        assert saving.leaning.value == pytest.approx(0.53)
 
 
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,5 +76,8 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert told == json.loads((out / "speedup.json").read_text())
     assert (out / "speedup.png").read_bytes().startswith(b"\x89PNG")
     assert world["savings"][0]["speedup"]["low"] <= world["savings"][0]["speedup"]["value"]
-    shown = CliRunner().invoke(app, [*line, "--out", str(out)])
+    assert set(world["teacher_leaning"]) == {"1", "2"} and 0 <= world["savings"][0]["leaning"]["value"] <= 1
+    shown = CliRunner().invoke(app, [*line, "--steps", "3", "--out", str(out)])
     assert shown.exit_code == 0 and "tiny-digits" in shown.output
+    (world,) = json.loads((out / "speedup.json").read_text())["worlds"]
+    assert [saving["steps"] for saving in world["savings"]] == [3] and "3" in world["teacher_curve"]

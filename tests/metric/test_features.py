@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from scan_network import Scan
 from torch import Tensor, nn
 
 from di4c_cli.errors import UserError
@@ -15,21 +16,6 @@ from di4c_cli.metric.frechet import Moments, frechet
 from di4c_cli.metric.inception_score import inception_score
 from di4c_cli.metric.kid import kernel_distance
 from di4c_cli.metric.reference import Reference, cached_reference, make_reference
-
-
-class Scan(nn.Module):
-    """Six features and four logits of an image with three channels and even sides."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.convolution = nn.Conv2d(3, 6, 2, stride=2)
-        self.out = nn.Linear(6, 4)
-        self.num_features = 6
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        features = self.convolution(x.float() / 255).flatten(2).mean(2)
-        return features, self.out(20 * features)
 
 
 class Only(nn.Module):

@@ -14,10 +14,10 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import multiprocessing
 import os
 import random
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -25,6 +25,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from queue import Queue
 
 sys.path.insert(0, str(Path(__file__).parent))
 from mutants import Mutant, mutants
@@ -41,6 +42,8 @@ TESTS: dict[str, list[str]] = {
     "objective": ["tests/objective", "tests/golden/test_losses.py"],
 }
 """For each folder the tests that must notice, the quickest first; pytest stops at the first failure."""
+SERVER = multiprocessing.get_context("forkserver")
+"""Its processes begin with torch imported, which takes longer than most tests."""
 Z = 1.959964
 
 
@@ -106,21 +109,32 @@ class Bench:
 
     def tests(self, paths: list[str], patience: float) -> str:
         """`survived`, `killed` (a test failed or could not be imported) or `timeout`."""
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider", *paths]
-        env = dict(os.environ) | {"PYTHONPATH": str(self.folder), "PYTHONDONTWRITEBYTECODE": "1"}
-        env |= {"OMP_NUM_THREADS": "1", "HYPOTHESIS_STORAGE_DIRECTORY": str(self.folder / ".hypothesis")}
-        child = subprocess.Popen(
-            command, cwd=self.folder, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        try:
-            code = child.wait(timeout=patience)
-        except subprocess.TimeoutExpired:
+        child = SERVER.Process(target=run_tests, args=(self.folder, paths))
+        child.start()
+        child.join(patience)
+        if child.exitcode is None:
             child.kill()
-            child.wait()
+            child.join()
             return "timeout"
-        if code in (0, 1, 2):
-            return ("survived", "killed", "killed")[code]
-        raise RuntimeError(f"pytest ended with {code} on {' '.join(paths)}")
+        if child.exitcode > 2:
+            raise RuntimeError(f"pytest ended with {child.exitcode} on {' '.join(paths)}")
+        return "survived" if child.exitcode == 0 else "killed"
+
+
+def run_tests(folder: Path, paths: list[str]) -> None:
+    """In a process of its own that has torch already: pytest on the package in `folder`."""
+    os.chdir(folder)
+    os.environ |= {"PYTHONPATH": str(folder), "HYPOTHESIS_STORAGE_DIRECTORY": str(folder / ".hypothesis")}
+    sys.path.insert(0, str(folder))
+    sys.dont_write_bytecode = True
+    silence = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(silence, 1)
+    os.dup2(silence, 2)
+    import pytest
+    import torch
+
+    torch.set_num_threads(1)
+    sys.exit(int(pytest.main(["-x", "-q", "-n", "0", "-p", "no:cacheprovider", *paths])))
 
 
 def trials(picked: list[Mutant], jobs: int, factor: float) -> Iterator[Trial]:
@@ -133,18 +147,19 @@ def trials(picked: list[Mutant], jobs: int, factor: float) -> Iterator[Trial]:
             if benches[0].tests(TESTS[folder], 3600) != "survived":
                 raise SystemExit(f"mutate: the tests of {folder} fail on the code as it is.")
             patience[folder] = factor * (time.monotonic() - start) + 10
-        shares = [picked[number::jobs] for number in range(jobs)]
+        free: Queue[Bench] = Queue()
+        for bench in benches:
+            free.put(bench)
 
-        def work(number: int) -> list[Trial]:
-            return [benches[number].try_one(one, patience[one.path.parent.name]) for one in shares[number]]
+        def work(one: Mutant) -> Trial:
+            bench = free.get()
+            try:
+                return bench.try_one(one, patience[one.path.parent.name])
+            finally:
+                free.put(bench)
 
-        if jobs == 1:
-            for one in picked:
-                yield benches[0].try_one(one, patience[one.path.parent.name])
-            return
         with ThreadPoolExecutor(jobs) as pool:
-            for done in pool.map(work, range(jobs)):
-                yield from done
+            yield from pool.map(work, picked)
 
 
 def report(done: list[Trial], least: float) -> int:
@@ -187,10 +202,12 @@ def main(words: list[str]) -> int:
     parser.add_argument("--only", choices=list(TESTS), action="append", help="a folder; may be repeated")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument(
-        "--factor", type=float, default=5.0, help="patience, in runs of the tests on the true code"
+        "--factor", type=float, default=3.0, help="patience, in runs of the tests on the true code"
     )
     parser.add_argument("--least", type=float, default=0.80, help="lower end of the interval that passes")
     given = parser.parse_args(words)
+    os.environ["OMP_NUM_THREADS"] = "1"
+    SERVER.set_forkserver_preload(["torch", "pytest", "numpy", "hypothesis", "pydantic"])
     picked = chosen(given.only or list(TESTS), given.count, given.seed)
     done = []
     for trial in trials(picked, given.jobs, given.factor):
