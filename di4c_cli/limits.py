@@ -57,6 +57,24 @@ class _UNet(_Settings):
     dropout: Share = 0.0
 
 
+class _Vqgan(BaseModel):
+    """Sizes of a VQGAN; those left out are refused by its constructor."""
+
+    model_config = ConfigDict(extra="allow")
+    channels: Small = 1
+    multipliers: Annotated[list[Small], Field(min_length=1, max_length=12)] = [1]
+    blocks: Annotated[int, Field(strict=True, ge=0, le=64)] = 1
+    attention_resolutions: Annotated[
+        list[Annotated[int, Field(strict=True, ge=0, le=2**16)]], Field(max_length=12)
+    ] = []
+    z_channels: Small = 1
+    embed_dim: Small = 1
+    codes: Annotated[int, Field(strict=True, ge=1, le=2**16)] = 1
+    resolution: Annotated[int, Field(strict=True, ge=1, le=2**16)] = 1
+    in_channels: Small = 3
+    out_channels: Small = 3
+
+
 class _Masked(_Settings):
     type: Literal["masked"]
 
@@ -102,6 +120,11 @@ def check(config: ModelConfig) -> None:
         raise UserError(f"{config.sampling.steps} sampling steps are beyond any use.", hint)
 
 
+def check_vqgan(settings: dict[str, Any]) -> None:
+    """Refuse settings that are not sizes of a real VQGAN."""
+    _validate("codec.vqgan", settings, _Vqgan)
+
+
 def length_of(network: dict[str, Any]) -> int:
     """D of checked network settings."""
     if "length" in network:
@@ -115,7 +138,7 @@ def layers(network: dict[str, Any]) -> int:
     return int(network.get("depth") or network["blocks"] * len(network["multipliers"]))
 
 
-def _validate(part: str, settings: dict[str, Any], schema: type[_Settings]) -> None:
+def _validate(part: str, settings: dict[str, Any], schema: type[BaseModel]) -> None:
     try:
         schema.model_validate(settings)
     except ValidationError as error:

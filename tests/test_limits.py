@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from di4c_cli import student
+from di4c_cli.codec.vq import plan
 from di4c_cli.config import ModelConfig
 from di4c_cli.errors import UserError
 
@@ -108,3 +109,27 @@ def test_fresh_parts_of_a_student_may_be_missing() -> None:
     assert all(torch.isfinite(p).all() for p in denoiser.network.parameters())
     with pytest.raises(UserError, match="lacks 'latent_projection"):
         student.assemble(pupil, weights, "teacher")
+
+
+VQGAN = {"channels": 32, "multipliers": [1, 2], "blocks": 1, "attention_resolutions": [7], "z_channels": 16}
+VQGAN |= {"embed_dim": 8, "codes": 64, "resolution": 28, "in_channels": 1, "out_channels": 1}
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "told"),
+    [
+        ("multipliers", 7, "codec.vqgan.multipliers"),
+        ("multipliers", [1] * 13, "at most 12"),
+        ("blocks", [1], "codec.vqgan.blocks"),
+        ("blocks", 10**9, "codec.vqgan.blocks"),
+        ("attention_resolutions", "7", "codec.vqgan.attention_resolutions"),
+        ("codes", True, "codec.vqgan.codes"),
+        ("resolution", 29, "must be a multiple of 2"),
+        ("channels", 33, "must be multiples of 32"),
+        ("wheels", 4, "wheels"),
+    ],
+)
+def test_a_strange_vqgan_is_refused(key: str, value: Any, told: str) -> None:
+    assert plan({"type": "vqgan", **VQGAN}).resolution == 28
+    with pytest.raises(UserError, match=told):
+        plan({"type": "vqgan", **VQGAN, key: value})

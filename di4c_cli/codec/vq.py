@@ -13,6 +13,7 @@ from torch import Tensor
 
 from di4c_cli.codec.base import Codec
 from di4c_cli.errors import UserError
+from di4c_cli.limits import check_vqgan
 from di4c_cli.network.vqgan import VQGAN
 
 TILE = 16
@@ -53,15 +54,10 @@ def plan(settings: Any) -> VQGAN:
     hint = "Check the model's config.json."
     if not isinstance(settings, dict):
         raise UserError("The VQGAN's settings are missing.", hint)
-    options = {key: value for key, value in settings.items() if key != "type"}
-    numbers = [n for v in options.values() for n in (v if isinstance(v, (list, tuple)) else [v])]
-    if any(type(n) is not int or not 0 <= n <= 2**16 for n in numbers) or options.get("blocks", 1) > 64:
-        raise UserError("The VQGAN's settings are not sizes of a real one.", hint)
-    if len(options.get("multipliers", [])) > 12:
-        raise UserError("The VQGAN's settings are not sizes of a real one.", hint)
+    check_vqgan(settings)
     try:
         with torch.device("meta"):
-            return VQGAN(**options)
+            return VQGAN(**{key: value for key, value in settings.items() if key != "type"})
     except (TypeError, ValueError, RuntimeError, ArithmeticError, LookupError) as error:
         raise UserError(f"The VQGAN's settings are impossible: {error}.", hint) from error
 
