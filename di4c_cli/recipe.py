@@ -159,7 +159,9 @@ class Training(Part):
         0.0, ge=0, le=1, description="share of samples that are the teacher's own instead of data"
     )
     teacher_pool: int = Field(
-        1024, ge=1, description="how many of those are drawn, in reference_steps steps, before a round"
+        1024,
+        ge=1,
+        description="how many of those are drawn, in reference_steps steps, before a round; / share without data",
     )
     flip: bool = Field(False, description="random horizontal flips (images)")
     sample_every: int = Field(0, ge=0, description="write samples every so many iterations; 0: never")

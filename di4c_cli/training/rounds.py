@@ -225,9 +225,12 @@ class Run:
 def pool_size(recipe: Recipe) -> tuple[float, int]:
     """Share of the teacher's own samples in the stream, and how many different ones a round draws."""
     training = recipe.training
-    share = 1.0 if recipe.data == "teacher" and recipe.objective.posterior else training.teacher_share
+    share, pool = training.teacher_share, training.teacher_pool
+    if recipe.data == "teacher" and recipe.objective.posterior:
+        # each as often as it would be among data
+        share, pool = 1.0, round(pool / (share or 1.0))
     # a short run does not need them all
-    return share, min(training.teacher_pool, training.iterations * training.batch) if share else 0
+    return share, min(pool, training.iterations * training.batch) if share else 0
 
 
 def wanted(recipe: Recipe, teacher: Model, number: int) -> Wanted:

@@ -13,13 +13,14 @@ import torch
 from safetensors.torch import load_file
 from small_run import make_teacher, same, small_recipe, weights
 
+from di4c_cli import recipe_file
 from di4c_cli.config import LatentConfig
 from di4c_cli.errors import UserError
 from di4c_cli.model import load_folder
 from di4c_cli.recipe import Recipe
 from di4c_cli.training.make_student import new_student, student_config
 from di4c_cli.training.metrics import read_rows
-from di4c_cli.training.rounds import Options, distill
+from di4c_cli.training.rounds import Options, distill, pool_size
 from di4c_cli.training.signals import Stopped
 
 RUN_FILES = {".lock", "recipe.yaml", "metrics.jsonl", "curves.png", "round-1", "student"}
@@ -78,7 +79,7 @@ def test_stopping_anywhere_in_any_round_changes_nothing(teacher: Path, tmp_path:
 
 
 def test_round_two_learns_from_round_one(teacher: Path, tmp_path: Path) -> None:
-    recipe = small_recipe(teacher, rounds=2)
+    recipe = small_recipe(teacher, rounds=2, training__teacher_share=0.5, training__teacher_pool=4)
     distill(recipe, tmp_path / "run", Options())
     first = load_folder(tmp_path / "run" / "round-1" / "student")
     config = student_config(first, recipe, 2)
@@ -86,6 +87,7 @@ def test_round_two_learns_from_round_one(teacher: Path, tmp_path: Path) -> None:
     assert same(start, first.denoiser.network.state_dict())
     history = json.loads((tmp_path / "run" / "student" / "config.json").read_text())["provenance"]
     assert (history["round"], history["parent"]["provenance"]["round"]) == (2, 1)
+    assert history["data"] == "embedded"
     assert history["parent"]["provenance"]["parent"]["name"] == "tiny-digits"
     assert str(tmp_path.parent.parent) not in (tmp_path / "run" / "student" / "config.json").read_text()
     assert same(
@@ -172,3 +174,22 @@ def test_mistakes_write_nothing(teacher: Path, tmp_path: Path) -> None:
         with pytest.raises(UserError):
             distill(recipe, tmp_path / "run", Options())
         assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        ({"training.teacher_share": 0.0}, (0.0, 0)),
+        ({"training.teacher_share": 0.4, "training.teacher_pool": 400}, (0.4, 400)),
+        ({"training.teacher_share": 0.4, "training.teacher_pool": 400, "data": "teacher"}, (1.0, 1000)),
+        ({"training.teacher_share": 0.0, "training.teacher_pool": 400, "data": "teacher"}, (1.0, 400)),
+        ({"training.teacher_pool": 400, "training.iterations": 3, "training.batch": 5}, (0.4, 15)),
+    ],
+)
+def test_how_many_of_the_teachers_samples(overrides: dict[str, Any], expected: tuple[float, int]) -> None:
+    assert pool_size(recipe_file.read("tiny-digits", overrides)) == expected
+
+
+def test_the_papers_reference_needs_no_pool() -> None:
+    """It walks the teacher's trajectory anew for every batch."""
+    assert pool_size(recipe_file.read("paper/tiny-digits", {"data": "teacher"})) == (0.0, 0)
