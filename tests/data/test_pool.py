@@ -8,6 +8,7 @@ import di4c_cli
 from di4c_cli.data.batch import Batch
 from di4c_cli.data.pool import Taught
 from di4c_cli.data.stream import NoData, Wanted
+from di4c_cli.noise import sample_seeds
 
 
 class Zeros:
@@ -27,8 +28,9 @@ def test_a_share_of_the_samples_is_the_teacher_s() -> None:
     assert batch.x0 is not None and batch.label is not None
     own = batch.x0.any(1)
     assert abs(float(own.double().mean()) - 0.25) < 4 * (0.25 * 0.75 / 2000) ** 0.5
-    assert torch.equal(batch.label, torch.where(own, -1, 3))
-    assert len(torch.unique(batch.x0[own], dim=0)) == 8
+    assert bool((batch.label[~own] == 3).all())
+    pairs = torch.cat([batch.x0, batch.label[:, None]], dim=1)
+    assert len(torch.unique(pairs[own], dim=0)) == len(torch.unique(batch.label[own])) == 8
     part = taught.read(700, 50)  # the position is one integer
     assert part.x0 is not None and torch.equal(part.x0, batch.x0[700:750])
     again = Taught(Zeros(), teacher, 0.25, 8, 2, seed=5)
@@ -37,7 +39,19 @@ def test_a_share_of_the_samples_is_the_teacher_s() -> None:
 
 def test_without_data_all_samples_are_the_teacher_s() -> None:
     teacher = di4c_cli.load("tiny-digits")
-    empty = NoData(Wanted(0, "data/1", 64, 8, 10, 0.1, False))
-    batch = Taught(empty, teacher, 1.0, 4, 1, seed=0).read(3, 6)
-    assert batch.x0 is not None and batch.label is not None
-    assert batch.x0.shape == (6, 64) and bool((batch.label == -1).all())
+    empty = NoData(Wanted(0, "data/1", 64, 8, 10, 0.5, False))
+    taught = Taught(empty, teacher, 1.0, 20, 1, seed=0)
+    batch, given = taught.read(3, 60), empty.read(3, 60)
+    assert batch.x0 is not None and batch.label is not None and given.label is not None
+    assert torch.equal(batch.label < 0, given.label < 0)
+    for x, label in zip(batch.x0, batch.label):
+        assert any(torch.equal(x, taught.pool[i]) and label in (-1, i % 10) for i in range(20))
+
+
+def test_a_labelled_pool_is_drawn_with_its_labels() -> None:
+    teacher = di4c_cli.load("tiny-digits")
+    taught = Taught(Zeros(), teacher, 1.0, 12, 1, seed=0)
+    assert taught.label is not None and taught.label.tolist() == [*range(10), 0, 1]
+    (number,) = sample_seeds("0:pool", [0])
+    expected = teacher.sample(12, steps=1, seed=number % 2**31, label=taught.label)
+    assert torch.equal(taught.pool, expected)

@@ -55,10 +55,10 @@ def test_a_second_ctrl_c_leaves_at_once(teacher: Path, tmp_path: Path) -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 1 MB, where that may be mounted."""
+    """A file system of 5 MB, where that may be mounted."""
     folder = tmp_path / "disk"
     folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
+    command = ["mount", "-t", "tmpfs", "-o", "size=5m", "tmpfs", str(folder)]
     if (
         os.geteuid() != 0
         or not shutil.which("mount")

@@ -95,25 +95,28 @@ def test_round_two_learns_from_round_one(teacher: Path, tmp_path: Path) -> None:
     )
 
 
-def test_the_student_starts_as_its_teacher_with_new_latent_parts(teacher: Path) -> None:
-    model, recipe = load_folder(teacher), small_recipe(teacher)
+@pytest.mark.parametrize(("inject", "part"), [("token", "latent_projection"), ("film", "latent_film")])
+def test_the_student_starts_as_its_teacher_with_new_latent_parts(
+    teacher: Path, inject: str, part: str
+) -> None:
+    model, recipe = load_folder(teacher), small_recipe(teacher, latent__inject=inject)
     config = student_config(model, recipe, 1)
     own, given = (
         new_student(model, config, recipe, 1).network.state_dict(),
         model.denoiser.network.state_dict(),
     )
     assert all(torch.equal(own[name], given[name]) for name in given)
-    assert {name.split(".")[0] for name in own.keys() - given.keys()} == {"latent_film"}
+    assert {name.split(".")[0] for name in own.keys() - given.keys()} == {part}
     assert same(own, new_student(model, config, recipe, 1).network.state_dict())
-    other = small_recipe(teacher, seed=1)
+    other = small_recipe(teacher, seed=1, latent__inject=inject)
     assert not same(own, new_student(model, config, other, 1).network.state_dict())
 
 
 def test_a_mixture_teacher_keeps_its_own_latent(tmp_path: Path) -> None:
-    folder = make_teacher(tmp_path / "mixture", "tiny-digits-student", LatentConfig(inject="token"))
+    folder = make_teacher(tmp_path / "mixture", "tiny-digits-student", LatentConfig(inject="film"))
     model, recipe = load_folder(folder), small_recipe(folder)
     config = student_config(model, recipe, 1)
-    assert config.latent == LatentConfig(inject="token")
+    assert config.latent == LatentConfig(inject="film")
     assert same(
         new_student(model, config, recipe, 1).network.state_dict(), model.denoiser.network.state_dict()
     )
