@@ -233,6 +233,9 @@ def main(words: list[str]) -> int:
     parser.add_argument(
         "--measured", type=Path, help="keep what the true code shows of the tests for the next time"
     )
+    parser.add_argument(
+        "--again", type=Path, help="lines of an earlier run (its stderr): try only what it did not kill"
+    )
     given = parser.parse_args(words)
     os.environ["OMP_NUM_THREADS"] = "1"
     SERVER.set_forkserver_preload(["torch", "pytest", "numpy", "hypothesis", "pydantic"])

@@ -213,6 +213,9 @@ def serve(
     import torch
 
     torch.set_num_threads(1)
+    # what torch imports at first use would cost every fork more than most tests
+    torch.testing.assert_close(torch.ones(1), torch.ones(1))
+    torch.optim.Adam([torch.nn.Parameter(torch.ones(1))])
     calls = Calls(root / "di4c_cli")
     sys.settrace(calls)
     plugin = Warm(work, jobs, factor, effort, measured, calls, told.put)

@@ -130,4 +130,15 @@ def test_rows_looked_at_are_spread_over_the_sample() -> None:
     probe = Probe(4, [b[:5], b[5:]])
     assert torch.cat(probe.wanted).tolist() == [True, True, True, True, False, False, True, False]
     assert probe.count.tolist() == [1, 2, 5, 0]
-    assert Probe(2, []).wanted == []
+    empty = Probe(2, [])
+    assert empty.wanted == [] and empty.count.tolist() == [0, 0]
+
+
+def test_terms_that_a_batch_does_not_have_are_reported_as_zero() -> None:
+    case, logits = problem(2)
+    bare = replace(case, student_u=None, place=None, uniform=None, x0=None)
+    student = stored(logits, case.x_t.repeat_interleave(LATENTS, 0), Everything(SYMBOLS))
+    terms = Core(bare, student).run(gradient=False).terms
+    for name in ("consis", "consis_corr", "consis_indep", "corr"):
+        assert terms[name].tolist() == [0] * BATCH
+    assert "nll" not in terms and bool((terms["distil"] > 0).all())
