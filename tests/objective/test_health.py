@@ -105,11 +105,10 @@ def test_figures_of_consistency_samples_are_means_over_them() -> None:
     assert case.student_u is not None
     samples = torch.randint(0, SYMBOLS, (BATCH, 6, 2), generator=torch.Generator().manual_seed(9))
     shown = health(replace(case, samples=samples, x0=None), logits)
-    alone = [
-        health(replace(case, x0=samples[:, j], student_u=None, place=None), logits)["correlation_data"]
-        for j in range(6)
-    ]
-    torch.testing.assert_close(shown["correlation_consis"], torch.stack(alone).mean(0))
+    single = replace(case, student_u=None, place=None)
+    alone = [health(replace(single, x0=samples[:, j]), logits) for j in range(6)]
+    for name, own in (("correlation_consis", "correlation_data"), ("lam_effective", "lam_effective")):
+        torch.testing.assert_close(shown[name], torch.stack([one[own] for one in alone]).mean(0))
     later = case.student_u.hidden.softmax(-1).view(BATCH, LATENTS, 2, SYMBOLS).mean(1)
     torch.testing.assert_close(shown["target_entropy"], -(later * later.log()).sum((1, 2)))
 

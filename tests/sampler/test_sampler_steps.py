@@ -55,6 +55,14 @@ def test_counts_reveal_all_and_never_nothing_until_done() -> None:
         assert not bool(idle.any())
 
 
+def test_counts_follow_the_schedule() -> None:
+    """Rounded shares of 64 positions; of three positions in four steps one each until none is left."""
+    masked = [round(64 * 2 / math.pi * math.acos(1 - i / 8)) for i in range(8, -1, -1)]
+    counts = reveal_counts(Masked(5, "arccos"), 8, torch.tensor([64, 3]))
+    assert counts[:, 0].tolist() == [-step for step in np.diff(masked).tolist()]
+    assert reveal_counts(Masked(5), 4, torch.tensor([3])).flatten().tolist() == [1, 1, 1, 0]
+
+
 def test_counts_between_two_times() -> None:
     process = Masked(5, "arccos")
     t, s = torch.tensor([1.0, 0.75]), torch.tensor([0.75, 0.5])
