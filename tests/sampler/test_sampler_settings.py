@@ -126,4 +126,5 @@ def test_many_samples_are_the_batches_of_one_stream() -> None:
     assert torch.equal(
         sample_many(model, own, 5, given=given[0]), sample_many(model, own, 5, given=given[:1])
     )
+    assert not bool(sample_many(model, own, 5, given=torch.zeros(4, dtype=torch.long)).any())
     assert sample_many(model, own, 0).shape == (0, 4)
