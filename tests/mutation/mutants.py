@@ -75,12 +75,28 @@ class Mutant:
     site: int = 0
     version: int = 0
 
-    def source(self) -> str:
-        """The file with the change made; comments and layout are lost."""
+    def tree(self) -> ast.Module:
+        """The file's syntax tree with the change made; what is unchanged stays on its line."""
         tree = ast.parse(self.path.read_text(encoding="utf-8"))
         target = _sites(tree)[self.site]
         _, new = list(changes(target))[self.version]
-        return ast.unparse(ast.fix_missing_locations(_Swap(target, new).visit(tree)))
+        changed: ast.Module = ast.fix_missing_locations(_Swap(target, new).visit(tree))
+        return changed
+
+    def source(self) -> str:
+        """The file with the change made; comments and layout are lost."""
+        return ast.unparse(self.tree())
+
+    def function(self) -> tuple[str, int] | None:
+        """Name and first line, as in its code object, of the outermost function whose body is changed."""
+        tree = ast.parse(self.path.read_text(encoding="utf-8"))
+        target = _sites(tree)[self.site]
+        for node in ast.walk(tree):  # from the outside in
+            if isinstance(node, ast.FunctionDef) and any(
+                target is inner for statement in node.body for inner in ast.walk(statement)
+            ):
+                return node.name, min(one.lineno for one in [node, *node.decorator_list])
+        return None
 
 
 class _Sites(ast.NodeVisitor):

@@ -3,8 +3,9 @@
     python tests/mutation/mutate.py --count 400 --seed 0
     python tests/mutation/mutate.py --count 20 --only process --jobs 1
 
-A seeded sample of mutants of `objective/`, `sampler/` and `process/`, each in a copy of the package, against the
-tests mapped to its folder; a mutant is killed when a test fails or time runs out. Prints a line a mutant, then the
+A seeded sample of mutants of `objective/`, `sampler/` and `process/`, each against the tests mapped to its folder, in
+a fork of a session that has them loaded (`warm.py`) or else in a fresh process on a copy of the package; a mutant is
+killed when a test fails or processor time runs out. Prints a line a mutant, then the
 killed share with its 95 % Wilson interval, the survivors, and one JSON object as the last line. Exit code 1 if the
 interval's lower end is below `--least`.
 """
@@ -17,31 +18,34 @@ import math
 import multiprocessing
 import os
 import random
+import re
 import shutil
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from queue import Queue
 
 sys.path.insert(0, str(Path(__file__).parent))
 from mutants import Mutant, mutants
+from warm import COLD, Test, limit, serve
 
 ROOT = Path(__file__).parents[2]
-TESTS: dict[str, list[str]] = {
-    "process": [
+TESTS: dict[str, tuple[str, ...]] = {
+    "process": (
         "tests/process",
-        "tests/sampler",
         "tests/golden/test_posterior.py",
         "tests/golden/test_schedules.py",
-    ],
-    "sampler": ["tests/sampler"],
-    "objective": ["tests/objective", "tests/golden/test_losses.py"],
+        "tests/sampler",
+    ),
+    "sampler": ("tests/sampler",),
+    "objective": ("tests/objective", "tests/golden/test_losses.py"),
 }
-"""For each folder the tests that must notice, the quickest first; pytest stops at the first failure."""
+"""For each folder the tests that must notice."""
+LEFT_OUT = "real_noise or (on_the_batch and (None] or -1]))"
+"""Slow tests that repeat others: laws with a generator for each of 200 000 samples, tiles of other sizes."""
 SERVER = multiprocessing.get_context("forkserver")
 """Its processes begin with torch imported, which takes longer than most tests."""
 Z = 1.959964
@@ -61,8 +65,19 @@ class Trial:
 
     def line(self) -> str:
         """One line for people."""
-        place = f"{self.mutant.path.relative_to(ROOT)}:{self.mutant.line}:{self.mutant.column}"
-        return f"{self.outcome:<9} {place}  {self.mutant.change}  ({self.seconds:.0f} s)"
+        return f"{self.outcome:<9} {label(self.mutant)}  ({self.seconds:.0f} s)"
+
+
+def label(mutant: Mutant) -> str:
+    """Where and what; the same for changes of two operators in one expression."""
+    return f"{mutant.path.relative_to(ROOT)}:{mutant.line}:{mutant.column}  {mutant.change}"
+
+
+def killed_before(picked: list[Mutant], lines: str) -> list[Mutant]:
+    """Those that the lines of an earlier run report as killed, every time that their label stands in the sample."""
+    seen = Counter(re.findall(r"(?:killed|timeout) +(\S.*)  \(\d+ s\)", lines))
+    total = Counter(label(mutant) for mutant in picked)
+    return [mutant for mutant in picked if seen[label(mutant)] >= total[label(mutant)]]
 
 
 def wilson(killed: int, total: int) -> tuple[float, float]:
@@ -76,19 +91,18 @@ def wilson(killed: int, total: int) -> tuple[float, float]:
 
 
 def chosen(folders: list[str], count: int, seed: int) -> list[Mutant]:
-    """A seeded sample, every mutant of the folders equally likely; in the order of the files."""
+    """A seeded sample, every mutant of the folders equally likely, in any order, so that its beginning is one too."""
     every = [
         mutant
         for folder in folders
         for path in sorted((ROOT / "di4c_cli" / folder).glob("*.py"))
         for mutant in mutants(path)
     ]
-    picked = random.Random(seed).sample(range(len(every)), min(count, len(every)))
-    return [every[number] for number in sorted(picked)]
+    return random.Random(seed).sample(every, min(count, len(every)))
 
 
 class Bench:
-    """A copy of the checkout in which one mutant at a time replaces its file."""
+    """A copy of the checkout in which one mutant at a time replaces its file, for a fresh process."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -96,32 +110,32 @@ class Bench:
             shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copyfile(ROOT / "pyproject.toml", folder / "pyproject.toml")
 
-    def try_one(self, mutant: Mutant, patience: float) -> Trial:
-        """Run the mapped tests on the mutant."""
+    def try_one(self, mutant: Mutant, tests: list[Test], factor: float) -> Trial:
+        """Run the files of these tests on the mutant: their names may depend on the code that is changed."""
         place = self.folder / mutant.path.relative_to(ROOT)
         place.write_text(mutant.source(), encoding="utf-8")
         start = time.monotonic()
         try:
-            outcome = self.tests(TESTS[mutant.path.parent.name], patience)
+            patience = factor * sum(test.seconds for test in tests) + 30
+            files = dict.fromkeys(test.name.partition("::")[0] for test in tests)
+            outcome = self.outcome([*files, "-k", f"not ({LEFT_OUT})"], patience)
         finally:
             shutil.copyfile(mutant.path, place)
         return Trial(mutant, outcome, time.monotonic() - start)
 
-    def tests(self, paths: list[str], patience: float) -> str:
+    def outcome(self, tests: list[str], patience: float) -> str:
         """`survived`, `killed` (a test failed or could not be imported) or `timeout`."""
-        child = SERVER.Process(target=run_tests, args=(self.folder, paths))
+        child = SERVER.Process(target=run_tests, args=(self.folder, tests, patience))
         child.start()
-        child.join(patience)
-        if child.exitcode is None:
-            child.kill()
-            child.join()
+        child.join()
+        if child.exitcode is None or child.exitcode > 2:
+            raise RuntimeError(f"pytest ended with {child.exitcode} on {' '.join(tests)}")
+        if child.exitcode < 0:
             return "timeout"
-        if child.exitcode > 2:
-            raise RuntimeError(f"pytest ended with {child.exitcode} on {' '.join(paths)}")
         return "survived" if child.exitcode == 0 else "killed"
 
 
-def run_tests(folder: Path, paths: list[str]) -> None:
+def run_tests(folder: Path, tests: list[str], patience: float) -> None:
     """In a process of its own that has torch already: pytest on the package in `folder`."""
     os.chdir(folder)
     os.environ |= {"PYTHONPATH": str(folder), "HYPOTHESIS_STORAGE_DIRECTORY": str(folder / ".hypothesis")}
@@ -134,32 +148,38 @@ def run_tests(folder: Path, paths: list[str]) -> None:
     import torch
 
     torch.set_num_threads(1)
-    sys.exit(int(pytest.main(["-x", "-q", "-n", "0", "-p", "no:cacheprovider", *paths])))
+    limit(patience)
+    sys.exit(int(pytest.main(["-x", "-q", "-n", "0", "-p", "no:cacheprovider", *tests])))
 
 
-def trials(picked: list[Mutant], jobs: int, factor: float) -> Iterator[Trial]:
+def trials(
+    picked: list[Mutant], jobs: int, factor: float, effort: float, measured: Path | None
+) -> Iterator[Trial]:
     """All of them, `jobs` at a time; patience is `factor` times what the tests take on the true code."""
-    with tempfile.TemporaryDirectory() as scratch:
-        benches = [Bench(Path(scratch) / str(number)) for number in range(jobs)]
-        patience: dict[str, float] = {}
-        for folder in sorted({mutant.path.parent.name for mutant in picked}):
-            start = time.monotonic()
-            if benches[0].tests(TESTS[folder], 3600) != "survived":
-                raise SystemExit(f"mutate: the tests of {folder} fail on the code as it is.")
-            patience[folder] = factor * (time.monotonic() - start) + 10
-        free: Queue[Bench] = Queue()
-        for bench in benches:
-            free.put(bench)
-
-        def work(one: Mutant) -> Trial:
-            bench = free.get()
-            try:
-                return bench.try_one(one, patience[one.path.parent.name])
-            finally:
-                free.put(bench)
-
-        with ThreadPoolExecutor(jobs) as pool:
-            yield from pool.map(work, picked)
+    paths = sorted({path for mutant in picked for path in TESTS[mutant.path.parent.name]})
+    with tempfile.TemporaryDirectory() as name:
+        scratch = Path(name)
+        told = SERVER.SimpleQueue()
+        words = [*paths, "-k", f"not ({LEFT_OUT})"]
+        work = [(mutant, TESTS[mutant.path.parent.name]) for mutant in picked]
+        options = (ROOT, words, work, jobs, factor, effort, measured or scratch / "tests", told)
+        session = SERVER.Process(target=serve, args=options)
+        session.start()
+        tests = told.get()
+        if not tests:
+            raise SystemExit("mutate: tests fail on the code as it is.")
+        cold = []
+        for _ in picked:
+            mutant, outcome, seconds = told.get()
+            if outcome == COLD:
+                cold.append(mutant)
+            else:
+                yield Trial(mutant, outcome, seconds)
+        session.join()
+        bench = Bench(scratch / "bench")
+        for mutant in cold:
+            mine = [test for test in tests if test.name.startswith(TESTS[mutant.path.parent.name])]
+            yield bench.try_one(mutant, mine, factor)
 
 
 def report(done: list[Trial], least: float) -> int:
@@ -204,15 +224,29 @@ def main(words: list[str]) -> int:
     parser.add_argument(
         "--factor", type=float, default=3.0, help="patience, in runs of the tests on the true code"
     )
+    parser.add_argument(
+        "--effort",
+        type=float,
+        default=math.inf,
+        help="most processor seconds of tests for a mutant, quickest first",
+    )
     parser.add_argument("--least", type=float, default=0.80, help="lower end of the interval that passes")
+    parser.add_argument(
+        "--measured", type=Path, help="keep what the true code shows of the tests for the next time"
+    )
+    parser.add_argument(
+        "--again", type=Path, help="lines of an earlier run (its stderr): try only what it did not kill"
+    )
     given = parser.parse_args(words)
     os.environ["OMP_NUM_THREADS"] = "1"
     SERVER.set_forkserver_preload(["torch", "pytest", "numpy", "hypothesis", "pydantic"])
     picked = chosen(given.only or list(TESTS), given.count, given.seed)
-    done = []
-    for trial in trials(picked, given.jobs, given.factor):
+    known = killed_before(picked, given.again.read_text(encoding="utf-8") if given.again else "")
+    done = [Trial(mutant, "killed", 0.0) for mutant in known]
+    picked = [mutant for mutant in picked if mutant not in known]
+    for trial in trials(picked, given.jobs, given.factor, given.effort, given.measured):
         done.append(trial)
-        print(f"{len(done)}/{len(picked)} {trial.line()}", file=sys.stderr, flush=True)
+        print(f"{len(done)}/{len(known) + len(picked)} {trial.line()}", file=sys.stderr, flush=True)
     return report(done, given.least)
 
 

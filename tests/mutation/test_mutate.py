@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import json
+import os
+import signal
 import sys
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 import mutate
 from mutants import Mutant, mutants
+from warm import limit
 
 SOURCE = '''
 """Doc 1."""
@@ -92,3 +95,84 @@ def test_the_report(capsys: pytest.CaptureFixture[str]) -> None:
     assert "survived  di4c_cli/process/base.py:12:4  Add -> Sub" in lines[1]
     assert json.loads(lines[-1])["survivors"] == [["di4c_cli/process/base.py", 12, 4, "Add -> Sub"]]
     assert mutate.report(done, 0.95) == 1
+
+
+def test_what_an_earlier_run_killed_is_not_tried_again() -> None:
+    """Two changes with one label count as killed when both were."""
+    path = mutate.ROOT / "di4c_cli" / "process" / "base.py"
+    first, second, other = (Mutant(path, 12, 4, change) for change in ("Add -> Sub", "0 -> 1", "1 -> 2"))
+    twin = Mutant(path, 12, 4, "Add -> Sub", site=9)
+    trials = [mutate.Trial(first, "killed", 1.0), mutate.Trial(second, "timeout", 1.0)]
+    trials.append(mutate.Trial(other, "survived", 1.0))
+    lines = "\n".join(f"{number}/3 {trial.line()}" for number, trial in enumerate(trials))
+    assert mutate.killed_before([first, second, other], lines) == [first, second]
+    assert mutate.killed_before([first, twin, second], lines) == [second]
+    assert mutate.killed_before([first], "") == []
+
+
+CODE = """
+STEP = 2
+
+
+def doubled(x):
+    return x * 2
+
+
+def unused(x):
+    return x + 1
+
+
+def grown(n):
+    return n + STEP
+"""
+TEST = """
+import pytest
+from di4c_cli.process.thing import doubled, grown
+
+
+@pytest.mark.parametrize("n", [grown(1)])
+def test_collected_with_a_call(n):
+    assert n == 3
+
+
+def test_called():
+    assert doubled(3) == 6
+"""
+
+
+def test_forks_and_fresh_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small project: what a test calls, what none calls, what only importing shows."""
+    monkeypatch.setattr(mutate, "ROOT", tmp_path)
+    monkeypatch.setattr(mutate, "TESTS", {"process": ("tests/process",)})
+    for name, text in {
+        "di4c_cli/process/thing.py": CODE,
+        "di4c_cli/process/__init__.py": "",
+        "di4c_cli/__init__.py": "",
+        "tests/process/test_thing.py": TEST,
+        "recipes/README": "",
+        "pyproject.toml": "[tool.pytest.ini_options]\n",
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    picked = mutate.chosen(["process"], 100, 0)
+    done = {
+        (one.mutant.line, one.mutant.change): one.outcome for one in mutate.trials(picked, 2, 3.0, 60.0, None)
+    }
+    assert done == {
+        (2, "2 -> 3"): "killed",
+        (6, "Mult -> Div"): "killed",
+        (6, "2 -> 3"): "killed",
+        (10, "Add -> Sub"): "survived",
+        (10, "1 -> 2"): "survived",
+        (14, "Add -> Sub"): "killed",
+    }
+
+
+def test_processor_time_runs_out() -> None:
+    pid = os.fork()
+    if pid == 0:
+        limit(0)
+        while True:
+            pass
+    _, status = os.waitpid(pid, 0)
+    assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -20,7 +21,8 @@ from di4c_cli.noise import Noise
 from di4c_cli.objective.loss import Case, Loss, Objective
 from di4c_cli.objective.reference import trajectory
 from di4c_cli.objective.settings import Alpha, Delta, Settings, Span, Times
-from di4c_cli.objective.times import alpha_at, draw_moments
+from di4c_cli.objective.steps import confident, teacher_predictions
+from di4c_cli.objective.times import Moments, alpha_at, draw_moments
 
 CIFAR = Settings(latents=3, branch="both", delta=Delta(0.01, 0.02, 0.5), step=Span(0.001, 0.01))
 MASKGIT = Settings(
@@ -103,6 +105,51 @@ def test_equal_to_dense_on_the_same_draws(kind: str) -> None:
     torch.testing.assert_close(total, expected, rtol=0, atol=1e-9)
 
 
+def test_the_problem_holds_the_teacher_and_its_share_of_memory() -> None:
+    index = list(range(3))
+    ours, theirs = denoiser("dit", True, 1), denoiser("dit", False, 2)
+    objective = Objective(replace(MASKGIT, chunk_mb=0.5, cache_mb=3.0))
+    noise, batch = Noise(0, index, "train"), batch_of(ours, index)
+    moments = draw_moments(objective.settings, noise)
+    x_t = torch.full_like(batch.x0, ours.process.mask)  # type: ignore[arg-type]
+    with torch.no_grad():
+        problem = objective.at_t(Case(ours, theirs, None, noise, moments, x_t, batch.x0))
+        expected = theirs.predict(x_t, moments.t)
+    assert (problem.chunk_bytes, problem.cache_bytes) == (1 << 19, 3 << 20)
+    assert problem.teacher is not None and problem.teacher_latents == 1 and problem.x0 is batch.x0
+    torch.testing.assert_close(problem.teacher.dense(), expected.dense())
+
+
+@pytest.mark.parametrize("each", [1, 2], ids=["product", "mixture"])
+def test_confidence_step_has_the_noise_of_its_length(each: int) -> None:
+    """c_gb = 4.5 (t - Δt) / (1 - Δt), as in a sampler of 1/Δt steps; no noise in a step over all times."""
+    theirs, count = denoiser("maskgit", each > 1, 2), 2
+    noise = Noise(4, range(40))
+    t = torch.linspace(0.55, 1, 40, dtype=torch.float64)
+    step = torch.tensor([1.0, 0.5, 0.25, 0.2], dtype=torch.float64).repeat(10)
+    moments = Moments(t, (t - step).clamp_min(0), step, step)
+    x_t = torch.full((40, theirs.length), 7)
+    with torch.no_grad():
+        prediction, made = teacher_predictions(theirs, x_t, t, None, count, noise)
+    assert made == each
+    x_u = confident(prediction, each, x_t, moments, noise, count)
+    scale = 4.5 * ((t - step) / (1 - step)).nan_to_num(posinf=0.0, neginf=0.0).clamp_min(0)
+    log_p = prediction.dense().view(40, each, 1, theirs.length, 7)
+    drawn = (
+        log_p.exp().cumsum(-1) > noise.uniform("step/u", count, theirs.length)[:, None, ..., None]
+    ).double()
+    value = drawn.argmax(-1)  # (B, each, L, D)
+    sure = log_p.expand(-1, -1, count, -1, -1).gather(-1, value[..., None]).squeeze(-1)
+    sure = sure + scale[:, None, None, None] * noise.gumbel("step/gumbel", count, theirs.length)[:, None]
+    number = ((5 * t).round() - (5 * moments.u).round()).clamp_min(1).long()
+    for b, j in itertools.product(range(40), range(count)):
+        k = j if each > 1 else 0
+        shown = sure[b, k, j].topk(int(number[b])).indices
+        expected = x_t[b].clone()
+        expected[shown] = value[b, k, j, shown]
+        assert torch.equal(x_u[b, j], expected)
+
+
 def test_confidence_step_reveals_the_surest() -> None:
     """n(t, u) positions a latent, at least one; only masked positions change."""
     ours, theirs = denoiser("maskgit", True, 1), denoiser("maskgit", False, 2)
@@ -120,8 +167,9 @@ def test_confidence_step_reveals_the_surest() -> None:
     assert torch.equal(shown, expected.clamp_min(1).long()[:, None].expand(-1, 3))
 
 
-def test_dropout_and_modes() -> None:
-    """Only the student at t (and δ) runs in training mode, and it runs last."""
+@pytest.mark.parametrize("dropout", [{}, {"dropout": True}], ids=["without", "with"])
+def test_dropout_and_modes(dropout: dict[str, bool]) -> None:
+    """Only the student at t (and δ) runs in training mode, if asked to, and it runs last."""
     seen: list[tuple[str, bool, bool]] = []
     models = {"student": denoiser("dit", True, 1), "teacher": denoiser("dit", False, 2)}
     for name, model in models.items():
@@ -134,13 +182,13 @@ def test_dropout_and_modes() -> None:
         model.network.body = spy  # type: ignore[assignment]
     noise = Noise(0, range(4), "train")
     batch = batch_of(models["student"], list(range(4)))
-    Objective(CIFAR)(models["student"], models["teacher"], batch, noise, dropout=True)
+    Objective(CIFAR)(models["student"], models["teacher"], batch, noise, **dropout)
     assert seen == [
         ("teacher", False, False),
         ("student", False, False),
         ("teacher", False, False),
-        ("student", True, True),
-        ("student", True, True),
+        ("student", bool(dropout), True),
+        ("student", bool(dropout), True),
     ]
 
 
@@ -170,6 +218,8 @@ def test_distillation_without_data(name: str, alpha: str) -> None:
     loss.total.backward()
     assert bool(torch.isfinite(loss.total))
     assert bool(loss.active["corr"].any()) == (alpha != "zero")
+    # the walk goes on to x0 only for terms that look at it
+    assert bool(loss.active["nll"].any()) == (alpha != "zero" or name == "cifar10")
 
 
 def exact_trajectory(theirs: Denoiser, times: list[float]) -> Tensor:

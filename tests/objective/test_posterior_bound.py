@@ -147,6 +147,36 @@ def test_one_share_puts_times_at_one() -> None:
     assert float(t.min()) >= 0.2
 
 
+@pytest.mark.parametrize("dim", [1, 3])
+def test_latents_are_drawn_from_q(dim: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """λ = mean + exp(log variance / 2) ε with the sample's own ε; one number a sample if there is one dimension."""
+    model, seen = mixture("dit", dim), []
+    q = posterior_of(model)
+    x0 = torch.arange(4 * model.length).view(4, -1) % model.symbols
+    predict = model.predict
+    monkeypatch.setattr(model, "predict", lambda *given: seen.append(given[3]) or predict(*given))
+    loss_of(model, q, x0)
+    mean, log_variance = q(x0, torch.full_like(x0, int(model.process.mask or 0)))
+    noise = Noise(0, range(4), "train").normal("lam/posterior", dim)
+    expected = torch.distributions.Normal(mean, (log_variance / 2).exp()).icdf(
+        torch.distributions.Normal(0.0, 1.0).cdf(noise)
+    )
+    assert seen[-1].shape == ((4,) if dim == 1 else (4, dim))
+    torch.testing.assert_close(seen[-1].view(4, dim), expected.to(seen[-1]))
+
+
+def test_q_starts_near_the_prior_and_stays_in_bounds() -> None:
+    model = mixture("dit", 2)
+    last = posterior_of(model, width=256).net[-1]
+    assert float(last.weight.std()) == pytest.approx(0.05, rel=0.1) and not bool(last.bias.any())
+    q = posterior_of(model)
+    for size in (-1e3, 1e3):
+        torch.nn.init.constant_(q.net[-1].bias, size)
+        mean, log_variance = q(*torch.zeros(2, 1, model.length, dtype=torch.long))
+        torch.testing.assert_close(log_variance, torch.full_like(log_variance, 5.0 if size > 0 else -5.0))
+        assert bool((mean.abs() > 900).all())
+
+
 def test_weights_of_q_come_from_their_seed_alone() -> None:
     model = mixture("dit", 2)
     first = posterior_of(model, seed="a")

@@ -13,7 +13,7 @@ from di4c_cli.bench.dense import dense_loss
 from di4c_cli.objective.core import Core
 from di4c_cli.objective.fused import evaluate
 from di4c_cli.objective.problem import Outcome, Problem, Weights
-from di4c_cli.objective.targets import inverse_cdf
+from di4c_cli.objective.targets import _first_above, inverse_cdf
 from di4c_cli.process import Masked
 
 VARIATES = ["marginal", "convex", "none"]
@@ -181,11 +181,17 @@ def test_inverse_cdf(seed: int, symbols: int, holes: float) -> None:
     assert bool((running.gather(1, drawn[:, None]) >= goal - slack).all())
 
 
+def test_a_goal_that_rounds_to_the_total_draws_the_last_symbol_with_weight() -> None:
+    goal = torch.tensor([[1.0], [0.5], [0.0]], dtype=torch.float64)
+    running = torch.tensor([[0.5, 1.0, 1.0]], dtype=torch.float64).repeat(3, 1)
+    assert _first_above(running, goal).flatten().tolist() == [1, 1, 0]
+
+
 def test_half_precision_network_under_autocast() -> None:
-    """bfloat16 products, float32 log-probabilities: near the float32 loss, gradients in float32."""
+    """bfloat16 products, float32 log-probabilities: near the float32 loss, gradients in float32, chunk by chunk."""
     from worlds import case, denoiser
 
-    base = case("dit")
+    base = case("dit", chunk_bytes=500)
     network = denoiser("dit", True, 1, torch.float32)
     with torch.autocast("cpu", torch.bfloat16):
         student = network.predict(base.x, base.t, lam=base.lam.float())

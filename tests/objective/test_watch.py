@@ -58,3 +58,23 @@ def test_one_latent_for_every_sample() -> None:
 
 def test_one_latent_by_choice() -> None:
     assert told(Watch(1), healthy(0.0, 0.0, 1.0), 1000) == []
+
+
+def test_two_latents_may_well_take_turns() -> None:
+    """With two λ one of them explains a sample as a rule; with three that is worth a word."""
+    assert told(Watch(2), healthy(2.0, 3.0, 1.01), 600) == []
+    (text,) = told(Watch(3), healthy(2.0, 3.0, 1.01), 600)
+    assert "1.01 of 3" in text
+    assert told(Watch(3), healthy(2.0, 3.0, 1.06), 600) == []
+
+
+def test_little_influence_is_not_a_loss() -> None:
+    """A product model by nature: λ never had more influence than now."""
+    assert told(Watch(8), healthy(0.01, 0.0), 2000) == []
+
+
+def test_correlation_that_is_not_measured_counts_as_none() -> None:
+    watch, blind = Watch(8), healthy(0.05) | {"correlation_data": None, "correlation_consis": None}
+    assert told(watch, blind, GRACE) == []
+    (text,) = told(watch, blind | {"lam_sensitivity": 1e-5}, 900)
+    assert "collapsing" in text

@@ -80,6 +80,18 @@ class TestChain:
         seen = torch.bincount(x_s[:, 0], minlength=size).double() / n
         assert 0.5 * (seen - exact).abs().sum() < 0.02
 
+    def test_draws_that_share_a_prediction_are_draws_alone(self, process: Markov) -> None:
+        size = process.symbols
+        law = torch.randn(2, 3, size, generator=torch.Generator().manual_seed(0)).log_softmax(-1)
+        x_t, t, s = torch.tensor([[0, 1, 1], [1, 0, 1]]), one(0.6).expand(2), one(0.2).expand(2)
+        for many in ((), (2,), (3, 2)):
+            uniform = Noise(2, [0, 1]).uniform("u", *many, 3, 2)
+            x_s = process.step(lambda b, d: law[b, d], x_t, t, s, uniform)
+            assert x_s.shape == (2, *many, 3)
+            for j, own in enumerate(uniform.reshape(2, -1, 3, 2).unbind(1)):
+                alone = process.step(lambda b, d: law[b, d], x_t, t, s, own)
+                assert torch.equal(x_s.reshape(2, -1, 3)[:, j], alone)
+
     def test_corrupt_follows_the_forward_law(self, process: Markov) -> None:
         """Equidistant uniforms through the inverse CDF give every symbol its share of q_{t|0}, up to one draw."""
         n, size = 2000, process.symbols

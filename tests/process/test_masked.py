@@ -74,11 +74,31 @@ def test_step_asks_only_for_revealed_rows_and_keeps_known_ones() -> None:
         return torch.zeros(len(b), 5)
 
     half = torch.full((2,), 0.5).double()
-    x_s = process.step(log_probs, x_t, torch.ones(2), half, Noise(0, [0, 1]).uniform("u", 3, 4, 2))
-    assert x_s.shape == (2, 3, 4)
+    x_s = process.step(log_probs, x_t, torch.ones(2), half, Noise(0, [0, 1]).uniform("u", 2, 4, 2))
+    assert x_s.shape == (2, 2, 4)
     changed = (x_s != x_t[:, None]).any(1)
     assert set(asked) == set(zip(*(i.tolist() for i in changed.nonzero(as_tuple=True)), strict=True))
     assert bool((x_s[0, :, 1] == 2).all()) and bool((x_s[1, :, 0] == 1).all())
+
+
+@pytest.mark.parametrize("many", [(), (1,), (2,), (3, 2)], ids=str)
+def test_draws_that_share_a_prediction_are_draws_alone(many: tuple[int, ...]) -> None:
+    process, x_t = Masked(5), torch.tensor([[5, 2, 5, 5], [1, 5, 0, 5]])
+    law = torch.randn(2, 4, 5, generator=torch.Generator().manual_seed(0)).log_softmax(-1)
+    t, s = torch.tensor([0.9, 0.7]).double(), torch.tensor([0.2, 0.1]).double()
+    uniform = Noise(2, [0, 1]).uniform("u", *many, 4, 2)
+    x_s = process.step(lambda b, d: law[b, d], x_t, t, s, uniform)
+    assert x_s.shape == (2, *many, 4)
+    for j, own in enumerate(uniform.reshape(2, -1, 4, 2).unbind(1)):
+        alone = process.step(lambda b, d: law[b, d], x_t, t, s, own)
+        assert torch.equal(x_s.reshape(2, -1, 4)[:, j], alone)
+
+
+def test_shares_are_computed_in_64_bits() -> None:
+    """A float32 time means its own value, not a share rounded to float32."""
+    t = torch.tensor([0.1, 0.7])
+    share = Masked(3, "square").mask_share(t)
+    assert share.tolist() == pytest.approx([1 - (1 - value) ** 2 for value in t.tolist()], rel=1e-14)
 
 
 def test_last_step_fills_everything() -> None:

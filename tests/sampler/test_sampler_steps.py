@@ -18,6 +18,7 @@ from di4c_cli.process import Gaussian, Masked, Uniform
 from di4c_cli.sampler.confidence import confidence_step
 from di4c_cli.sampler.grid import counts_between, guidance_weight, gumbel_scale, reveal_counts, times
 from di4c_cli.sampler.guidance import GuidedPrediction
+from di4c_cli.sampler.published import RowNoise
 from di4c_cli.sampler.run import sample
 from di4c_cli.sampler.settings import Settings
 from di4c_cli.sampler.tau import forward_rates, poisson, reverse_rates
@@ -31,6 +32,7 @@ def test_times_of_both_grids() -> None:
     assert times(3, leap=0.4) == pytest.approx([0, 0.2, 0.4, 1])
     assert times(2, "pixels", 0.5) == [0, 0.5, 1] and times(1, leap=0.5) == [0, 1]
     assert times(4, "pixels", 0.5) == pytest.approx([0, 0.01, 0.255, 0.5, 1])
+    assert times(4, "pixels", 0.02) == pytest.approx([0, 0.005, 0.0125, 0.02, 1])
 
 
 def test_gumbel_scale_and_guidance_weight_at_both_ends() -> None:
@@ -51,6 +53,14 @@ def test_counts_reveal_all_and_never_nothing_until_done() -> None:
         before = torch.cat((free[None], left[:-1]))
         idle = (counts == 0) & (before > 0)
         assert not bool(idle.any())
+
+
+def test_counts_follow_the_schedule() -> None:
+    """Rounded shares of 64 positions; of three positions in four steps one each until none is left."""
+    masked = [round(64 * 2 / math.pi * math.acos(1 - i / 8)) for i in range(8, -1, -1)]
+    counts = reveal_counts(Masked(5, "arccos"), 8, torch.tensor([64, 3]))
+    assert counts[:, 0].tolist() == [-step for step in np.diff(masked).tolist()]
+    assert reveal_counts(Masked(5), 4, torch.tensor([3])).flatten().tolist() == [1, 1, 1, 0]
 
 
 def test_counts_between_two_times() -> None:
@@ -153,6 +163,26 @@ def test_the_sampler_takes_the_process_own_step() -> None:
     uniform = torch.stack((step.uniform("reveal", 4), step.uniform("value", 4)), -1)
     plain = process.step(prediction.log_probs, prediction.x_t, torch.ones(40), torch.zeros(40), uniform)
     assert torch.equal(x, plain)
+
+
+def test_every_row_has_noise_of_its_own() -> None:
+    """Streams of (sample, position) never meet, and a row's numbers do not depend on who else is asked."""
+    own = RowNoise(Noise(1, range(7)), 3)
+    b, d = (a.reshape(-1) for a in torch.meshgrid(torch.arange(7), torch.arange(3), indexing="ij"))
+    whole = own.uniform(b, d, 4)
+    assert len(torch.unique(whole)) == 7 * 3 * 4
+    other = RowNoise(Noise(1, [5, 2]), 3)
+    assert torch.equal(other.uniform(torch.tensor([0, 1]), torch.tensor([2, 0]), 4), whole[[17, 6]])
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_the_running_sum_has_the_bits_asked_for(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    process = Uniform(3)
+    seen: list[torch.dtype] = []
+    step = process.step
+    monkeypatch.setattr(process, "step", lambda *given: seen.append(given[-1]) or step(*given))
+    sample(tabulated(process, 2, seed=26), Settings(steps=2, dtype=dtype), Noise(0, range(3)))
+    assert seen == [getattr(torch, dtype)] * 2
 
 
 GAUSSIAN = Gaussian(5, rate_sigma=2.0, q_sigma=3.0, time_exponential=5.0, time_base=0.5)
