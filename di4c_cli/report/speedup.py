@@ -72,7 +72,7 @@ def speedup_png(result: Speedups) -> bytes:
 
 
 def _panel(axes: Axes, world: WorldSpeedup) -> None:
-    from matplotlib.ticker import NullFormatter, ScalarFormatter
+    from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
 
     curves = {
         "teacher": list(world.teacher_curve.items()),
@@ -106,7 +106,9 @@ def _panel(axes: Axes, world: WorldSpeedup) -> None:
         saving.quality.value for saving in world.savings
     ):
         axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         axes.yaxis.set_major_formatter(ScalarFormatter())
+        axes.yaxis.set_minor_formatter(NullFormatter())
     axes.set_xticks(list(world.teacher_curve))
     axes.margins(y=0.15)
     axes.set_xlabel("sampling steps")
