@@ -181,6 +181,6 @@ def normalise_(z: Tensor) -> Tensor:
     z.sub_(total.log()[..., None])
     mean = product((1 / (count * total))[:, None], weight).squeeze(1)
     # where all λ agree that a symbol is impossible the mean underflows; its logarithm must not
-    if len(mean) and float(mean.min()) < torch.finfo(mean.dtype).tiny * 2**24:
+    if len(mean) and float(mean.detach().min()) < torch.finfo(mean.dtype).tiny * 2**24:
         return torch.logsumexp(z, 1) - math.log(count)
     return mean.log_()
