@@ -10,7 +10,7 @@ NEIGHBOURS = 3
 BLOCK = 512
 
 
-def _squared_distances(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def squared_distances(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """`(n, m)`."""
     out: np.ndarray = (a * a).sum(1)[:, None] + (b * b).sum(1)[None] - 2 * a @ b.T
     return out
@@ -26,7 +26,7 @@ def radii(points: np.ndarray, neighbours: int = NEIGHBOURS) -> np.ndarray:
         )
     out = np.empty(len(points))
     for start in range(0, len(points), BLOCK):
-        distance = _squared_distances(points[start : start + BLOCK], points)
+        distance = squared_distances(points[start : start + BLOCK], points)
         # the point itself is at distance zero (up to rounding), so the k-th other is the (k+1)-th smallest
         rows = np.arange(len(distance))
         distance[rows, start + rows] = -1.0
@@ -38,7 +38,7 @@ def covered(points: np.ndarray, centres: np.ndarray, radius: np.ndarray) -> np.n
     """For each point `(n, F)`: is it within the ball of any centre `(m, F)`? -> `(n,)` bool."""
     points, centres = np.asarray(points, np.float64), np.asarray(centres, np.float64)
     parts = [
-        (_squared_distances(points[start : start + BLOCK], centres) <= radius[None]).any(1)
+        (squared_distances(points[start : start + BLOCK], centres) <= radius[None]).any(1)
         for start in range(0, len(points), BLOCK)
     ]
     return np.concatenate(parts) if parts else np.zeros(0, bool)
@@ -63,7 +63,7 @@ def half_recalls(
         raise UserError(f"Halves of {len(points)} points have too few neighbours.", "Raise -n.")
     radius = np.zeros((len(sides), len(points)))
     for start in range(0, len(points), BLOCK):
-        distance = _squared_distances(points[start : start + BLOCK], points)
+        distance = squared_distances(points[start : start + BLOCK], points)
         rows = np.arange(len(distance))
         distance[rows, start + rows] = -1.0
         for place, own in enumerate(sides):
@@ -72,7 +72,7 @@ def half_recalls(
             radius[place, start + here] = near
     hits = np.zeros(len(sides))
     for start in range(0, len(reference), BLOCK):
-        distance = _squared_distances(reference[start : start + BLOCK], points)
+        distance = squared_distances(reference[start : start + BLOCK], points)
         for place, own in enumerate(sides):
             hits[place] += (distance[:, own] <= radius[place, own]).any(1).sum()
     out: np.ndarray = (hits / len(reference)).reshape(-1, 2)

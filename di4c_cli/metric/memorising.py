@@ -6,13 +6,14 @@ from collections.abc import Callable
 
 import numpy as np
 
+from di4c_cli.metric.manifold import squared_distances
+
 BLOCK = 256
 
 
 def euclidean(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Squared distances of `(n, F)` and `(m, F)`, `(n, m)`."""
-    a, b = a.astype(np.float64), b.astype(np.float64)
-    return np.asarray((a * a).sum(1)[:, None] + (b * b).sum(1)[None] - 2 * a @ b.T)
+    """Squared distances of `(n, F)` and `(m, F)`, whole numbers too, `(n, m)`."""
+    return squared_distances(a.astype(np.float64), b.astype(np.float64))
 
 
 def hamming(a: np.ndarray, b: np.ndarray) -> np.ndarray:
