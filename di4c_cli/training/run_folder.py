@@ -181,8 +181,9 @@ def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def default_out(teacher: str, recipe: str, seed: int) -> Path:
     """`runs/<teacher>-<recipe>-s<seed>`; of a path only its end is kept."""
-    words = [word for word in Path(teacher).parts if word not in ("/", ".", "..")]
+    path, here = Path(teacher), Path(teacher).exists()
+    words = [word for word in (path.resolve() if here else path).parts if word not in ("/", ".", "..")]
     if len(words) > 1 and words[-1] in ("student", "teacher"):
         words = words[:-1]
-    name = words[-1] if Path(teacher).exists() else "-".join(words)
+    name = "-".join(words[-1:] if here else words) or "model"
     return Path("runs") / f"{name}-{recipe.replace('/', '-')}-s{seed}"

@@ -72,3 +72,22 @@ def test_default_names(tmp_path: Path) -> None:
     assert default_out(str(tmp_path / "mine" / "student"), "tiny-digits", 0) == Path(
         "runs/mine-tiny-digits-s0"
     )
+
+
+@pytest.mark.parametrize(
+    ("place", "teacher", "name"),
+    [
+        ("mine/student", ".", "mine"),
+        ("mine/student", "..", "mine"),
+        ("mine", ".", "mine"),
+        ("", "/", "model"),
+        ("mine/deep", "../student", "mine"),
+    ],
+)
+def test_a_teacher_named_from_where_one_stands_gives_the_run_its_real_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, teacher: str, name: str
+) -> None:
+    for folder in ("mine/student", "mine/deep"):
+        (tmp_path / folder).mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / place)
+    assert default_out(teacher, "tiny-digits", 0) == Path(f"runs/{name}-tiny-digits-s0")
