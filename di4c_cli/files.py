@@ -41,6 +41,7 @@ def write_text(path: Path, content: str) -> None:
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
     """A folder that appears under its name only when its contents are complete; replaces an older one."""
+    path = path.resolve()  # "." has no name to put beside it, and of a link the folder behind it is meant
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     shutil.rmtree(part, ignore_errors=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,6 +10,9 @@ import typer
 
 from di4c_cli.cli.console import guarded, say
 from di4c_cli.errors import UserError
+
+OWN = ("README.md", "config.json", "model.safetensors", "vqgan.safetensors")
+"""What a model folder holds, beside the file its codec names."""
 
 
 def convert(
@@ -48,15 +52,41 @@ def convert(
 def _convert(source: str, target: Path, options: dict[str, Any], force: bool, verbose: bool) -> None:
     from di4c_cli.teacher.convert import convert as write
 
-    if target.exists() and not (force and (target / "config.json").is_file()) and not _empty(target):
-        hint = (
-            "Choose another folder, or --force to replace a model." if target.is_dir() else "Choose another."
-        )
-        raise UserError(f"{target} exists already.", hint)
+    _check_target(target, force)
+    here = target.exists() and target.samefile(Path.cwd())
     summary = write(source, target, verbose, **options)
     say(summary)
-    say(f"wrote {target}")
+    say(f"wrote {target}" + (" (a new folder of that name: `cd .` enters it)" if here else ""))
+
+
+def _check_target(target: Path, force: bool) -> None:
+    """Only a free name, an empty folder or, with --force, a model folder with nothing else in it is written to."""
+    if not target.exists() or _empty(target):
+        return
+    if not target.is_dir():
+        raise UserError(f"{target} exists already.", "Choose another.")
+    if not force:
+        raise UserError(f"{target} exists already.", "Choose another folder, or --force to replace a model.")
+    foreign = _foreign(target)
+    if foreign is not None:
+        raise UserError(
+            f"{target} is not replaced: {foreign} is not part of a di4c model.", "Choose another folder."
+        )
 
 
 def _empty(path: Path) -> bool:
     return path.is_dir() and not any(path.iterdir())
+
+
+def _foreign(folder: Path) -> str | None:
+    """The first thing in a folder that di4c did not write there; None where all of it is a model's."""
+    try:
+        config = json.loads((folder / "config.json").read_bytes())
+    except (OSError, ValueError, RecursionError):
+        config = None
+    if not isinstance(config, dict) or "di4c" not in config:
+        return next(iter(sorted(entry.name for entry in folder.iterdir())), None)
+    codec = config.get("codec")
+    own = {*OWN, codec.get("file") if isinstance(codec, dict) else None}
+    found = sorted(entry.name for entry in folder.iterdir() if entry.name not in own or not entry.is_file())
+    return next(iter(found), None)

@@ -51,6 +51,36 @@ def test_convert_and_its_account(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("config", "other"),
+    [
+        ('{"name": "a web project"}', None),
+        ("[1]", None),
+        ("{", None),
+        ('{"di4c": 1}', "thesis.tex"),
+        ('{"di4c": 1}', "src"),
+        ('{"di4c": 1, "codec": {"file": "src"}}', "src"),
+    ],
+)
+def test_force_replaces_nothing_but_a_model(tmp_path: Path, config: str, other: str | None) -> None:
+    (tmp_path / "config.json").write_text(config)
+    if other is not None:
+        (tmp_path / other).mkdir() if other == "src" else (tmp_path / other).write_text("x")
+    before = sorted(tmp_path.iterdir())
+    code, _, err = invoke("convert", str(GOLDEN / "mdlm"), str(tmp_path), "--force")
+    assert code == 2 and (other or "config.json") in err and "Traceback" not in err
+    assert sorted(tmp_path.iterdir()) == before and (tmp_path / "config.json").read_text() == config
+
+
+def test_convert_into_the_empty_folder_one_stands_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    code, _, err = invoke("convert", str(GOLDEN / "sdtt"), ".")
+    assert code == 0 and "cd ." in err
+    assert (tmp_path / "here" / "model.safetensors").is_file()
+    assert [path.name for path in tmp_path.iterdir()] == ["here"]
+
+
+@pytest.mark.parametrize(
     ("words", "told"),
     [
         (["convert", "nobody", "out"], "Unknown teacher"),
