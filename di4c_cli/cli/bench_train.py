@@ -28,7 +28,7 @@ def bench_train(
     chunk_mb: Annotated[float | None, typer.Option(min=0.01, help="Memory of a chunk of logits.")] = None,
     cache_mb: Annotated[float | None, typer.Option(min=0, help="Memory kept for the gradient.")] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; default: all.")] = None,
-    seed: Annotated[int, typer.Option(min=0)] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of weights and data.")] = 0,
 ) -> None:
     """Measure what the loss costs: networks alone, a dense textbook loss, and ours, on the same step.
 

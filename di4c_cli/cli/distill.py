@@ -37,7 +37,9 @@ def distill(
     data: Annotated[
         str | None, typer.Option(help="Path, Hub dataset id, `embedded` or `teacher` (no data).")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Run folder [runs/<teacher>-<recipe>-s<seed>].")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Run folder; default: runs/<teacher>-<recipe>-s<seed>.")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of all draws.")] = None,
     batch: Annotated[int | None, typer.Option(help="Samples per step over all processes.")] = None,
     micro_batch: Annotated[int | None, typer.Option(help="Samples per process and backward pass.")] = None,
@@ -46,7 +48,7 @@ def distill(
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="Any recipe value: --set objective.alpha.kind=sigmoid")
     ] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda or mps [the best there is].")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda or mps; default: the best there is.")] = None,
     processes: Annotated[int | None, typer.Option(min=1, help="Local processes to train with.")] = None,
     accelerate_config: Annotated[
         str | None,

@@ -26,7 +26,7 @@ def eval(
         list[str] | None, typer.Option(help="Further rows as ROW=REF, e.g. di4c-d=runs/b.")
     ] = None,
     protocol: Annotated[
-        str | None, typer.Option(help="A table or figure of the paper, or tiny-*; `list`.")
+        str | None, typer.Option(help="A table or figure of the paper, or tiny-*; `list` shows them.")
     ] = None,
     steps: Annotated[str | None, typer.Option(help="Sampling steps, e.g. 1,2,4,8.")] = None,
     temperatures: Annotated[str | None, typer.Option(help="Frontier over temperatures, e.g. 0.8,1.")] = None,
@@ -45,7 +45,9 @@ def eval(
     samples: Annotated[Path | None, typer.Option(help="Measure samples from a file, not a model.")] = None,
     json: Annotated[bool, typer.Option("--json", help="The result as one JSON object on stdout.")] = False,
     out: Annotated[Path | None, typer.Option(help="Folder for results.json, the plot and the page.")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda or mps [cuda if there is one].")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="cpu, cuda or mps; default: cuda if there is one.")
+    ] = None,
 ) -> None:
     """Measure quality against steps; writes a table, results.json, a plot and one HTML page."""
 

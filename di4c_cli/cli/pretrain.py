@@ -16,7 +16,7 @@ def pretrain(
     recipe: Annotated[
         str, typer.Option(help="A pretraining recipe; `di4c recipes` lists them.")
     ] = "pretrain/tiny-digits",
-    out: Annotated[Path | None, typer.Option(help="Folder to write; default pretrained/<world>.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder to write; default: pretrained/<world>.")] = None,
     iterations: Annotated[int | None, typer.Option(min=1, help="Training steps of the teacher.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of weights and data order.")] = None,
     images: Annotated[

@@ -24,39 +24,43 @@ SUFFIXES = {"image": ".png", "text": ".txt"}
 
 def sample(
     student: Annotated[
-        str | None, typer.Option(help="Student or run folder, Hub id or name [the newest run here].")
+        str | None, typer.Option(help="Student or run folder, Hub id or name; default: the newest run here.")
     ] = None,
     teacher: Annotated[
         str | None, typer.Option(help="Sample a teacher; with --hybrid, the one who finishes.")
     ] = None,
-    steps: Annotated[int | None, typer.Option(help="Sampling steps [the model's default].")] = None,
-    n: Annotated[int | None, typer.Option("-n", help="Samples [16 images or 1 text].")] = None,
+    steps: Annotated[int | None, typer.Option(help="Sampling steps; default: the model's.")] = None,
+    n: Annotated[int | None, typer.Option("-n", help="Samples; default: 16 images or 1 text.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed; sample i of a seed is always the same.")] = 0,
     label: Annotated[
         str | None, typer.Option(help="Class: 3, or 0,1,2 in turn, or `all` in turn, or `none`.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="File (.png, .txt) or, for shards, a folder [samples.png].")
+        Path | None, typer.Option(help="File (.png, .txt) or, for shards, a folder; default: samples.png.")
     ] = None,
     batch_size: Annotated[
         int | None, typer.Option(min=1, help="Samples at a time; does not change them.")
     ] = None,
     sampler: Annotated[
-        str | None, typer.Option(help="analytical, confidence or tau-leaping [the model's].")
+        str | None, typer.Option(help="analytical, confidence or tau-leaping; default: the model's.")
     ] = None,
     guidance: Annotated[float | None, typer.Option(help="Classifier-free guidance scale.")] = None,
-    temperature: Annotated[float | None, typer.Option(help="Below 1 is duller [1, off].")] = None,
-    top_p: Annotated[float | None, typer.Option(help="Nucleus mass [1, off].")] = None,
+    temperature: Annotated[
+        float | None, typer.Option(help="Below 1: likelier, less varied samples; default: 1.")
+    ] = None,
+    top_p: Annotated[float | None, typer.Option(help="Nucleus mass; default: 1, which cuts nothing.")] = None,
     sample_dtype: Annotated[
         str, typer.Option(help="float64 is exact; float32 reproduces published draws.")
     ] = "float64",
-    last: Annotated[str | None, typer.Option(help="Last step: sample or argmax [the model's].")] = None,
+    last: Annotated[
+        str | None, typer.Option(help="Last step: sample or argmax; default: the model's.")
+    ] = None,
     hybrid: Annotated[int | None, typer.Option(help="The last K steps are the teacher's.")] = None,
     corrector: Annotated[
         int | None, typer.Option(help="Corrector steps before each of the last two steps.")
     ] = None,
-    corrector_step: Annotated[float | None, typer.Option(help="Their size in time [1e-4].")] = None,
-    tile: Annotated[int | None, typer.Option(help="Samples per network call [by length].")] = None,
+    corrector_step: Annotated[float | None, typer.Option(help="Their size in time; default: 1e-4.")] = None,
+    tile: Annotated[int | None, typer.Option(help="Samples per network call; default: by length.")] = None,
     prompt: Annotated[str | None, typer.Option(help="Text that the samples begin with.")] = None,
     prompt_file: Annotated[Path | None, typer.Option(help="The same from a file.")] = None,
     infill: Annotated[
@@ -65,7 +69,9 @@ def sample(
     show_steps: Annotated[
         bool, typer.Option("--show-steps", help="Watch text appear; for images write a GIF and a strip.")
     ] = False,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda or mps [cuda if there is one].")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="cpu, cuda or mps; default: cuda if there is one.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Draw samples. With no model named: the newest run here, else the embedded tiny-digits student."""

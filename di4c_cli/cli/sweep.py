@@ -18,17 +18,21 @@ if TYPE_CHECKING:
 
 def sweep(
     recipe: Annotated[str, typer.Argument(help="A sweep from `di4c recipes`, e.g. ablations/alpha.")],
-    base: Annotated[str | None, typer.Option(help="Recipe the rows change [the sweep's own].")] = None,
+    base: Annotated[
+        str | None, typer.Option(help="Recipe the rows change; default: the sweep's own.")
+    ] = None,
     teacher: Annotated[str | None, typer.Option("--teacher", "-t", help="Another teacher.")] = None,
     data: Annotated[str | None, typer.Option(help="Another data source.")] = None,
     iterations: Annotated[int | None, typer.Option(help="Training steps of every row.")] = None,
     samples: Annotated[int | None, typer.Option(help="Samples per figure.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of training and sampling.")] = 0,
-    out: Annotated[Path | None, typer.Option(help="Folder of the runs [runs/sweep-<name>-s<seed>].")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the runs; default: runs/sweep-<name>-s<seed>.")
+    ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="Any recipe value, for all rows.")
     ] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda or mps [the best there is].")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda or mps; default: the best there is.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as one JSON object.")] = False,
 ) -> None:
     """Train every row of an ablation and print the paper's table; run it again to resume."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
 import pytest
+from rich.text import Text
+from typer.main import get_command
 
 from di4c_cli import __version__
-from di4c_cli.cli.app import COMMANDS
+from di4c_cli.cli.app import COMMANDS, app
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
@@ -37,6 +40,22 @@ def test_every_command_explains_itself_without_torch(command: str) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.rstrip().endswith("False")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_option_is_explained_and_shown_as_written(command: str) -> None:
+    """Square brackets are markup to the help's printer: `Steps [4].` would be shown as `Steps .`"""
+    found = get_command(app).commands[command]
+    parameters = [
+        *found.params,
+        *(own for sub in getattr(found, "commands", {}).values() for own in sub.params),
+    ]
+    assert parameters
+    for parameter in parameters:
+        told = getattr(parameter, "help", None)
+        assert told, f"{command} {parameter.name} has no text"
+        assert Text.from_markup(told).plain == told, f"{command} {parameter.name}"
+        assert not re.search(r" \.(?!\w)", told), f"{command} {parameter.name}"
 
 
 def test_version_and_module_entry() -> None:
