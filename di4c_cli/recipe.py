@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from di4c_cli.config import LatentConfig, SamplingDefaults
 
+Weight = Annotated[float, Field(ge=0)]
+Decay = Annotated[float, Field(ge=0, lt=1)]
+
 
 class Part(BaseModel):
-    """A section of a recipe; unknown keys are refused."""
+    """A section of a recipe; unknown keys and numbers that are none are refused."""
 
-    model_config = ConfigDict(extra="forbid", validate_assignment=True)
+    model_config = ConfigDict(extra="forbid", validate_assignment=True, allow_inf_nan=False)
 
 
 class Latent(LatentConfig):
     """λ of the student."""
 
-    init: Literal["default", "zero"] | float = Field(
+    init: Literal["default", "zero"] | Weight = Field(
         "default",
         description="λ parts at the start: `default` is the paper's choice, a number the std of the last layer",
     )
@@ -44,6 +47,12 @@ class Span(Part):
         if self.low > self.high:
             raise ValueError(f"low {self.low} is above high {self.high}")
         return self
+
+
+class Step(Span):
+    """A range of step lengths; their logarithm is drawn, so none is 0."""
+
+    low: float = Field(gt=0, le=1, description="smallest value")
 
 
 class Delta(Span):
@@ -85,7 +94,7 @@ class Objective(Part):
         "split",
         description="`both`: distil at its own δ and consis at t (eq. loss-cifar10); `split`: t ≤ δ distils",
     )
-    distil_weight: float | Literal["1/step"] = Field(1.0, description="`1/step` is 1/Δt (eq. loss-maskgit)")
+    distil_weight: Weight | Literal["1/step"] = Field(1.0, description="`1/step` is 1/Δt (eq. loss-maskgit)")
     consis_weight: float = Field(1.0, ge=0, description="weight of the consistency term")
     marginal_weight: float = Field(1.0, ge=0, description="weight of the marginal term")
     control_variate: Literal["marginal", "convex", "none"] = Field(
@@ -95,8 +104,8 @@ class Objective(Part):
     delta: Delta = Field(
         default_factory=lambda: Delta(low=0.02, high=0.02), description="small times of the distillation term"
     )
-    step: Span = Field(
-        default_factory=lambda: Span(low=0.05, high=0.05), description="Δt, log-uniform in the range"
+    step: Step = Field(
+        default_factory=lambda: Step(low=0.05, high=0.05), description="Δt, log-uniform in the range"
     )
     time: Times = Field(default_factory=Times, description="distribution of t")
     teacher_step: Literal["analytical", "confidence"] = Field(
@@ -120,14 +129,14 @@ class Optimizer(Part):
 
     kind: Literal["adam", "adamw"] = Field("adam", description="which of the two")
     lr: float = Field(3e-4, gt=0, description="learning rate after the warm-up")
-    betas: tuple[float, float] = Field((0.9, 0.999), description="decay of the two moments")
+    betas: tuple[Decay, Decay] = Field((0.9, 0.999), description="decay of the two moments, each below 1")
     eps: float = Field(1e-8, gt=0, description="added to the denominator")
     weight_decay: float = Field(0.0, ge=0, description="pull of the weights towards zero")
     warmup: int = Field(0, ge=0, description="iterations of linear warm-up")
     decay: Literal["none", "cosine"] = Field(
         "none", description="after the warm-up: constant, or a cosine to zero"
     )
-    clip: float | None = Field(1.0, description="gradient norm limit; none: no clipping")
+    clip: float | None = Field(1.0, gt=0, description="gradient norm limit; none: no clipping")
 
 
 class Training(Part):

@@ -11,7 +11,7 @@ import types
 import typing
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel
@@ -118,6 +118,8 @@ def type_name(annotation: Any) -> str:
         return " / ".join(f"`{choice}`" for choice in arguments)
     if origin in (typing.Union, types.UnionType):
         return " or ".join(type_name(part) for part in arguments)
+    if origin is Annotated:
+        return type_name(arguments[0])
     if origin is list:
         return f"list of {type_name(arguments[0])}"
     if origin is tuple:

@@ -44,6 +44,13 @@ def test_a_resolved_recipe_reads_back_equal(tmp_path: Path) -> None:
         ("latent.distribution", "uniform", ["objective.posterior", "normal"]),
         ("training.ema", 1.0, ["training.ema", "less than 1"]),
         ("latent.dim.x", 1, ["latent.dim.x"]),
+        ("training.optimizer.clip", 0, ["training.optimizer.clip", "greater than 0"]),
+        ("training.optimizer.clip", -1.0, ["training.optimizer.clip", "greater than 0"]),
+        ("training.optimizer.betas", [0.9, 1], ["training.optimizer.betas.1", "less than 1"]),
+        ("training.optimizer.lr", float("inf"), ["training.optimizer.lr", "finite"]),
+        ("objective.distil_weight", -1, ["objective.distil_weight"]),
+        ("objective.posterior.rise", {"low": 0.6, "high": 0.5}, ["objective.posterior.rise", "above high"]),
+        ("objective.step", {"low": 0, "high": 0.1}, ["objective.step.low", "greater than 0"]),
     ],
 )
 def test_mistakes_are_named(key: str, value: object, words: list[str]) -> None:
@@ -90,3 +97,8 @@ def test_no_torch_is_needed_to_read_recipes() -> None:
 
 def test_defaults_are_the_schema_s() -> None:
     assert Recipe(name="a", summary="b", teacher="c").training.ema == 0.9999
+
+
+def test_no_clipping_is_said_by_none() -> None:
+    recipe = recipe_file.read("tiny-digits", {"training.optimizer.clip": None})
+    assert recipe.training.optimizer.clip is None
