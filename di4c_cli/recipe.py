@@ -209,12 +209,24 @@ class Recipe(Part):
     evaluation: Evaluation = Field(default_factory=Evaluation, description="defaults of `di4c eval`")
 
     @model_validator(mode="after")
+    def _without_data(self) -> Recipe:
+        """No data and the teacher's own trajectory are the same wish, whichever way it was said."""
+        if self.data == "teacher" and self.objective.reference != "teacher":
+            self.objective.reference = "teacher"
+        elif self.objective.reference == "teacher" and self.data != "teacher":
+            self.data = "teacher"
+        return self
+
+    @model_validator(mode="after")
     def _smooth(self) -> Recipe:
         """A posterior moves λ by small amounts: λ must be normal, and not spread over sinusoids."""
         if self.objective.posterior is None:
             return self
         if self.latent.distribution != "normal" or self.latent.features == "sinusoid":
-            raise ValueError("objective.posterior needs latent.distribution: normal and latent.features: raw")
+            raise ValueError(
+                "objective.posterior needs latent.distribution: normal and latent.features: raw; "
+                "--set objective.posterior=null does without it"
+            )
         if self.latent.features is None:
             self.latent.features = "raw"
         return self

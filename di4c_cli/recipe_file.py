@@ -77,7 +77,8 @@ def with_preset(name: str, preset: str) -> str:
     own = "leader" if f"paper/{base}" in known else "paper"
     if base in known and preset == own:
         return base
-    raise UserError(f"The recipe '{name}' has no preset '{preset}'.", "Run `di4c recipes` to list them.")
+    there = ", ".join(other for other in known if other.startswith(f"{preset}/"))
+    raise UserError(f"The recipe '{name}' has no preset '{preset}'.", f"There are {there}.")
 
 
 def read(name: str, overrides: Mapping[str, Any] | None = None) -> Recipe:
@@ -186,11 +187,12 @@ def validate(model: type[AnyRecipe], tree: Mapping[str, Any], where: str) -> Any
             raise UserError(
                 f"Unknown recipe key '{path}' in {where}.{hint}", "Remove or rename it."
             ) from error
+        said = first["msg"].removeprefix("Value error, ")
+        if not path:
+            raise UserError(f"Two values of the recipe {where} do not go together: {said}.") from error
         got = first.get("input")
         shown = f" (got {got!r})" if isinstance(got, (str, int, float, bool)) else ""
-        raise UserError(
-            f"Recipe key '{path}' in {where}: {first['msg']}{shown}.", "Change that value."
-        ) from error
+        raise UserError(f"Recipe key '{path}' in {where}: {said}{shown}.", "Change that value.") from error
 
 
 def dump(recipe: Part) -> str:

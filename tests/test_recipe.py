@@ -57,6 +57,16 @@ def test_mistakes_are_named(key: str, value: object, words: list[str]) -> None:
     with pytest.raises(UserError) as caught:
         recipe_file.read("tiny-digits", {key: value})
     assert all(word in str(caught.value) for word in words), str(caught.value)
+    assert "Value error" not in str(caught.value) and "''" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "said", [{"data": "teacher"}, {"objective.reference": "teacher"}, {"data": "teacher", "seed": 3}]
+)
+def test_no_data_and_the_teachers_trajectory_are_one_wish(said: dict[str, object]) -> None:
+    recipe = recipe_file.read("paper/tiny-digits", said)
+    assert (recipe.data, recipe.objective.reference) == ("teacher", "teacher")
+    assert recipe_file.read("paper/tiny-digits").objective.reference == "data"
 
 
 def test_unknown_keys_in_a_file_are_named_with_the_nearest(tmp_path: Path) -> None:

@@ -124,11 +124,6 @@ def resolve(
         overrides["teacher"] = teacher
     overrides |= dict(recipe_file.parse_assignment(text) for text in settings)
     resolved = recipe_file.read(name, overrides)
-    # no data and the teacher's own trajectory are the same wish, whichever way it was said
-    if resolved.data == "teacher":
-        resolved.objective.reference = "teacher"
-    elif resolved.objective.reference == "teacher":
-        resolved.data = "teacher"
     return resolved, Path(name).stem if name.endswith((".yaml", ".yml")) else name
 
 

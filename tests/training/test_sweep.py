@@ -43,6 +43,11 @@ def test_the_latents_table_keeps_the_work_of_a_step(base: str | None) -> None:
     assert {(r.objective.alpha.kind, r.objective.alpha.scale) for r in rows} == {("sigmoid", 1.0)}
 
 
+def test_a_sweep_without_data() -> None:
+    rows = row_recipes(read_sweep("ablations/alpha"), None, {"data": "teacher"})
+    assert {recipe.objective.reference for _, recipe in rows} == {"teacher"}
+
+
 def test_mistakes_in_sweeps(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"distill recipe, not a sweep.*ablations/alpha"):
         read_sweep("tiny-digits")
