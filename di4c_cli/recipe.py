@@ -197,8 +197,9 @@ class Recipe(Part):
     summary: str = Field(description="one line about it")
     teacher: str = Field(description="name, Hub id, folder or file (`--teacher`)")
     data: str = Field("embedded", description="path, Hub dataset id, `embedded` or `teacher` (no data)")
-    init_weights: Literal["ema", "live"] = Field(
-        "ema", description="which teacher weights the student starts from"
+    init_weights: Literal["ema", "live"] | None = Field(
+        None,
+        description="which of a file's weights are the teacher's; none: those its authors evaluate",
     )
     rounds: int = Field(1, ge=1, le=64, description="each student teaches the next")
     seed: int = Field(0, ge=0, lt=2**31, description="of all draws")

@@ -99,7 +99,7 @@ def _teacher(recipe: Recipe, found: Preview) -> tuple[Model | None, ModelConfig 
     here = entry is None or entry.source != "hub" or _cached(entry)
     if here:
         try:
-            model = load(recipe.teacher)
+            model = load(recipe.teacher, weights=recipe.init_weights)
             found.teacher = "here"
             return model, model.config
         except Di4cError as error:

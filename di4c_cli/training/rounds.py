@@ -132,8 +132,7 @@ class Run:
 
     def _read(self) -> None:
         """Teacher and data; nothing has been written yet."""
-        weights = {"weights": self.recipe.init_weights} if self.recipe.init_weights != "ema" else {}
-        self.teacher = load(self.recipe.teacher, **weights)
+        self.teacher = load(self.recipe.teacher, weights=self.recipe.init_weights)
         self.source = self._open(1, self.teacher)
 
     def _open(self, number: int, teacher: Model) -> Source:

@@ -29,7 +29,7 @@ def measure_rows(sweep: Sweep, rows: list[tuple[Row, Recipe]], out: Path, sample
     from di4c_cli.evaluation.run import evaluate
     from di4c_cli.evaluation.sampling import Entrant
 
-    teacher = load(rows[0][1].teacher)
+    teacher = load(rows[0][1].teacher, weights=rows[0][1].init_weights)
     world = world_of(teacher)
     if not world:
         raise UserError(

@@ -196,3 +196,19 @@ def test_how_many_of_the_teachers_samples(overrides: dict[str, Any], expected: t
 def test_the_papers_reference_needs_no_pool() -> None:
     """It walks the teacher's trajectory anew for every batch."""
     assert pool_size(recipe_file.read("paper/tiny-digits", {"data": "teacher"})) == (0.0, 0)
+
+
+@pytest.mark.parametrize("said", [None, "ema", "live"])
+def test_the_weights_that_were_asked_for_are_read(
+    teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str | None
+) -> None:
+    asked: list[object] = []
+
+    def load(ref: str, **options: object) -> None:
+        asked.append(options.get("weights"))
+        raise UserError("far enough")
+
+    monkeypatch.setattr("di4c_cli.training.rounds.load", load)
+    with pytest.raises(UserError, match="far enough"):
+        distill(small_recipe(teacher, init_weights=said), tmp_path / "run", Options())
+    assert asked == [said]
