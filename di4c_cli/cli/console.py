@@ -37,6 +37,11 @@ def guarded(command: Callable[[], Any]) -> Any:
         raise typer.Exit(0) from None
     except OSError as error:
         raise fail(machine_fault(error)) from None
+    except (MemoryError, RuntimeError) as error:
+        shortage = memory_fault(error)
+        if shortage is None:
+            raise
+        raise fail(shortage) from None
 
 
 def drop_output() -> None:
@@ -57,6 +62,23 @@ def machine_fault(error: OSError) -> Failure:
         )
     where = f" ({error.filename})" if error.filename else ""
     return Failure(f"{error.strerror or error}{where}.", "Choose another folder or file.")
+
+
+MEMORY = {"DefaultCPUAllocator": "the CPU", "MPS backend": "mps", "CUDA": "cuda", "HIP": "cuda"}
+"""Words of torch's messages, and the device each is about."""
+
+
+def memory_fault(error: MemoryError | RuntimeError) -> Failure | None:
+    """Memory that ran out, told by words because torch must not be imported for this; None for anything else."""
+    said = str(error)
+    named = type(error).__name__ == "OutOfMemoryError" or "out of memory" in said
+    if not (isinstance(error, MemoryError) or named or "DefaultCPUAllocator: can't allocate" in said):
+        return None
+    place = next((device for word, device in MEMORY.items() if word in said), "the CPU")
+    return Failure(
+        f"Out of memory on {place}.",
+        "Train with --micro-batch 1, sample with a smaller --batch-size; `di4c distill --dry-run` estimates the need.",
+    )
 
 
 def settle_streams() -> None:

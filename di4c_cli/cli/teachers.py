@@ -42,7 +42,7 @@ def _list(as_json: bool) -> None:
 def _show(name: str, as_json: bool) -> None:
     entry = registry.entries().get(name)
     if entry is None:
-        raise registry.unknown(name, list(plugins.points()))
+        raise registry.unknown(name, list(plugins.points()), "name in the list")
     row = describe(entry) | {"files": list(entry.files), "where": entry.where, "options": entry.options}
     if as_json:
         emit_json(row)

@@ -86,10 +86,12 @@ def offline_names() -> list[str]:
     return [entry.name for entry in entries().values() if entry.source == "embedded"]
 
 
-def unknown(ref: str, more: list[str]) -> UserError:
-    """The answer to a name nobody knows; `more` are the names installed packages add."""
+def unknown(ref: str, more: list[str], kinds: str = "name, folder, file or Hub id") -> UserError:
+    """The answer to a name nobody knows; `more` are the names installed packages add, `kinds` what it could be."""
     hint = nearest(ref, [*entries(), *more])
-    return UserError(f"Unknown teacher '{ref}'.{hint}", "Run `di4c teachers` to list the known ones.")
+    return UserError(
+        f"There is no model '{ref}': no {kinds}.{hint}", "Run `di4c teachers` to list the names."
+    )
 
 
 def recipe_for(ref: str) -> str:

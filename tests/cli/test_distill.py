@@ -69,8 +69,9 @@ def test_no_data_and_the_teachers_trajectory_are_one_wish() -> None:
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (["--teacher", "tiny-digit"], ["Unknown teacher", "tiny-digits"]),
+        (["--teacher", "tiny-digit"], ["There is no model", "tiny-digits"]),
         (["--recipe", "tiny-digts"], ["Unknown recipe", "tiny-digits"]),
+        (["--teacher", "sdtt-6", "--preset", "leader"], ["no preset 'leader'", "leader/sdtt-7"]),
         (["--set", "objective.alfa.kind=zero"], ["objective.alfa.kind", "alpha"]),
         (["--set", "objective.latents"], ["key=value"]),
         (["--iterations", "0"], ["training.iterations"]),

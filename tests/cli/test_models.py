@@ -83,7 +83,7 @@ def test_convert_into_the_empty_folder_one_stands_in(tmp_path: Path, monkeypatch
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["convert", "nobody", "out"], "Unknown teacher"),
+        (["convert", "nobody", "out"], "There is no model"),
         (["convert", "tauldr-di4c", "out"], "Zenodo"),
         (["convert", str(GOLDEN / "maskgit"), "out", "--codes", "40"], "--heads"),
         (["convert", str(GOLDEN / "maskgit"), "out", "--heads", "5", "--codes", "40"], "multiple"),
