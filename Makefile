@@ -34,4 +34,4 @@ bench: install
 	$(BIN)/python benchmarks/guard.py
 
 clean:
-	rm -rf $(VENV) runs demo
+	rm -rf $(VENV) runs/demo
