@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -79,7 +80,7 @@ def find(ref: str, options: Options) -> Source:
             if getattr(options, option) is None:
                 setattr(options, option, value)
         return _fetch_entry(entry, revision or None, options)
-    if _exists(ref):
+    if exists(ref):
         return _at(Path(ref))
     if hub.is_id(name) and not revision and Path(name).parent.is_dir():
         raise UserError(f"There is no model at {name}.", f"Check the path, or write {name}@main for the Hub.")
@@ -92,19 +93,24 @@ def recipe_of(ref: str) -> str:
     """The recipe for what is no name of the registry: that of its own history, or of its format."""
     from di4c_cli import recipe_file
     from di4c_cli.teacher import formats
+    from di4c_cli.teacher.remote import recipe_by_config, remote
 
     hint = "Name one with --recipe; `di4c recipes` lists them."
     if ref in plugins.points():
         raise UserError(f"There is no recipe of its own for the teacher '{ref}'.", hint)
-    source = find(ref, Options())
-    adapter = formats.find(source, plugins.formats())
-    recipe = getattr(adapter, "RECIPE", None) or formats.own.recipe(source)
+    far = remote(ref)
+    recipe = None if far is None else recipe_by_config(far)
+    if recipe is None:
+        source = find(ref, Options())
+        adapter = formats.find(source, plugins.formats)
+        recipe = getattr(adapter, "RECIPE", None) or formats.own.recipe(source)
     if recipe not in recipe_file.names():
         raise UserError(f"There is no recipe of its own for the teacher '{ref}'.", hint)
     return str(recipe)
 
 
-def _exists(ref: str) -> bool:
+def exists(ref: str) -> bool:
+    """Whether a reference is a path on this machine."""
     try:
         return Path(ref).exists()
     except (OSError, ValueError):  # longer than a path may be, or with a NUL inside
@@ -171,15 +177,15 @@ def _read_source(source: Source, options: Options) -> Bundle:
             extra,
             *(path for path in source.files if path.suffix not in (".json", ".yaml", ".yml")),
         ]
-    adapter = formats.find(source, plugins.formats())
+    adapter = formats.find(source, plugins.formats)
     if adapter is formats.maskgit:
-        return formats.maskgit.read(source, options, _tokenizer)
+        return formats.maskgit.read(source, options, partial(_tokenizer, offline=options.offline))
     bundle: Bundle = adapter.read(source, options)
     return bundle
 
 
-def _tokenizer(ref: str) -> Tokenizer:
+def _tokenizer(ref: str, offline: bool = False) -> Tokenizer:
     """The VQGAN at a path, or the one that a teacher of the registry comes with."""
     from di4c_cli.teacher.formats import vqgan
 
-    return vqgan.read(find(ref, Options()))
+    return vqgan.read(find(ref, Options(offline=offline)))

@@ -20,7 +20,7 @@ def convert(ref: str, target: Path, verbose: bool = False, **options: Any) -> st
     try:
         bundle = read(ref, **options)
     except TokenizerOnly:
-        return _convert_tokenizer(ref, target)
+        return _convert_tokenizer(ref, target, bool(options.get("offline")))
     import torch  # after the reading: a failed download need not wait for torch
 
     from di4c_cli import student
@@ -39,12 +39,12 @@ def convert(ref: str, target: Path, verbose: bool = False, **options: Any) -> st
     return f"{model.config.kind} {model.name}: {network}, {size:,} weights; tensors: {told}"
 
 
-def _convert_tokenizer(ref: str, target: Path) -> str:
+def _convert_tokenizer(ref: str, target: Path, offline: bool) -> str:
     from safetensors.torch import save_file
 
     from di4c_cli.teacher.formats import vqgan
 
-    found = vqgan.read(find(ref, Options()))
+    found = vqgan.read(find(ref, Options(offline=offline)))
     settings = {"di4c": FORMAT, "type": "vqgan", **found.settings}
     with files.new_folder(target) as part:
         save_file(found.tensors, part / vqgan.FILE, {"format": "pt"})

@@ -7,13 +7,12 @@ import resource
 import sys
 import time
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from di4c_cli import hub, recipe_file
+from di4c_cli import recipe_file
 from di4c_cli.config import ModelConfig
 from di4c_cli.data.batch import Batch
 from di4c_cli.data.source import probe
@@ -22,7 +21,7 @@ from di4c_cli.errors import Di4cError
 from di4c_cli.model import Model, load
 from di4c_cli.noise import Noise
 from di4c_cli.recipe import Recipe
-from di4c_cli.teacher import registry
+from di4c_cli.teacher.remote import remote
 from di4c_cli.training.estimate import Memory, available, count, estimate, on_meta
 from di4c_cli.training.loop import Outside, Round
 from di4c_cli.training.loss_module import LossModule, make_objective, make_posterior
@@ -95,34 +94,18 @@ def preview(recipe: Recipe, out: Path, processes: int, device: str | None, measu
 
 def _teacher(recipe: Recipe, found: Preview) -> tuple[Model | None, ModelConfig | None]:
     """The teacher if it is here, else what is known of it; nothing is fetched."""
-    entry = registry.entries().get(recipe.teacher.partition("@")[0])
-    here = entry is None or entry.source != "hub" or _cached(entry)
-    if here:
-        try:
-            model = load(recipe.teacher, weights=recipe.init_weights)
+    far = None
+    try:
+        far = remote(recipe.teacher)
+        if far is None or far.cached:
+            # a branch may have moved since: what is here will do for the sizes
+            model = load(recipe.teacher, weights=recipe.init_weights, offline=far is not None)
             found.teacher = "here"
             return model, model.config
-        except Di4cError as error:
-            found.teacher = found.note(error)
-    elif entry is not None:
-        try:
-            _reach(entry)
-            found.teacher = f"would be fetched: {entry.origin}, {entry.megabytes:.0f} MB"
-        except Di4cError as error:
-            found.teacher = found.note(error)
-    return None, published_config(recipe.teacher)
-
-
-def _cached(entry: registry.Entry) -> bool:
-    return all(hub.is_cached(str(entry.repo), str(entry.revision), names) for names in entry.choices)
-
-
-def _reach(entry: registry.Entry) -> None:
-    """Ask the Hub for the head of the first file."""
-    from huggingface_hub import get_hf_file_metadata, hf_hub_url
-
-    url = hf_hub_url(str(entry.repo), entry.choices[0][-1], revision=entry.revision)
-    hub.attempt(partial(get_hf_file_metadata, url, timeout=hub.TIMEOUT), f"{entry.repo}@{entry.revision}")
+        found.teacher = f"would be fetched: {far.reach()}"
+    except Di4cError as error:
+        found.teacher = found.note(error)
+    return None, published_config(recipe.teacher) or (None if far is None else far.config())
 
 
 def _files(recipe: Recipe, out: Path, parameters: int) -> dict[str, int | None]:

@@ -194,3 +194,45 @@ def test_no_network_at_all(run: Run, tmp_path: Path) -> None:
     assert not cache.exists() or not [path for path in cache.rglob("*") if path.is_file()]
     offline = run("convert", "sdtt-7", "out", HF_HUB_OFFLINE="1")
     assert offline.returncode == 1 and "offline mode is on" in offline.stderr
+
+
+def test_the_tokenizer_of_another_teacher_is_not_fetched_offline(hub: StandIn, here: Path) -> None:
+    from di4c_cli.teacher import read
+
+    before = len(hub.requests)
+    with pytest.raises(Failure, match="not in the cache"):
+        read(str(GOLDEN / "maskgit"), heads=4, vqgan="maskgit-256", offline=True)
+    assert len(hub.requests) == before
+
+
+def weights_fetched(hub: StandIn) -> list[str]:
+    return [path for method, path, _ in hub.requests if method == "GET" and "model.safetensors" in path]
+
+
+def test_a_dry_run_of_a_hub_id_fetches_no_weights(hub: StandIn, here: Path, tmp_path: Path) -> None:
+    from di4c_cli import recipe_file
+    from di4c_cli.teacher import registry
+    from di4c_cli.teacher.convert import convert
+    from di4c_cli.training.dry_run import preview
+
+    convert(str(GOLDEN / "sdtt"), tmp_path / "own")
+    files = {name: tmp_path / "own" / name for name in ("config.json", "model.safetensors")}
+    hub.add("me/model", dict(files))
+    hub.add("me/foreign", {name: GOLDEN / "sdtt" / name for name in files})
+    for name in ("me/model", "me/foreign"):
+        assert registry.recipe_for(name) == "sdtt-7"
+        recipe = recipe_file.read("sdtt-7", {"teacher": name, "data": "teacher"})
+        found = preview(recipe, tmp_path / "run", 1, "cpu", measure=False)
+        assert found.problems == [] and found.teacher.startswith(f"would be fetched: Hub {name}@main, ")
+        assert bool(found.parameters) == (name == "me/model")
+    assert weights_fetched(hub) == []
+
+
+def test_a_dry_run_asks_for_the_revision_that_was_named(hub: StandIn, here: Path, tmp_path: Path) -> None:
+    from di4c_cli import recipe_file
+    from di4c_cli.training.dry_run import preview
+
+    load("sdtt-7")
+    recipe = recipe_file.read("sdtt-7", {"teacher": "sdtt-7@other", "data": "teacher"})
+    found = preview(recipe, tmp_path / "run", 1, "cpu", measure=False)
+    assert found.exit_code == 2 and "no revision" in found.teacher and "@other" in found.teacher

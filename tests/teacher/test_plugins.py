@@ -55,3 +55,11 @@ def test_a_broken_package_is_named(installed: Path) -> None:
     (installed / "entry_points.txt").write_text("[di4c.teachers]\nrandom-teacher = random_teacher:nothing\n")
     with pytest.raises(Failure, match="'random-teacher' of the package random-teacher cannot be imported"):
         load("random-teacher")
+
+
+def test_a_broken_package_is_in_nobody_elses_way(installed: Path, tmp_path: Path) -> None:
+    (installed / "entry_points.txt").write_text("[di4c.teachers]\nrandom-teacher = random_teacher:nothing\n")
+    assert load("tiny-digits").name == "tiny-digits"
+    save_file({"all_numbers": torch.zeros(3)}, tmp_path / "teacher.file")
+    with pytest.raises(Failure, match="cannot be imported"):
+        load(str(tmp_path / "teacher.file"))

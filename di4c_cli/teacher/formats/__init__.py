@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import ModuleType
 
 from di4c_cli.errors import UserError
@@ -13,11 +14,12 @@ FORMATS: tuple[ModuleType, ...] = (own, sdtt, mdlm, sdtt_student, maskgit, tauld
 """In this order: those that need no checkpoint to be opened come first."""
 
 
-def find(source: Source, extra: tuple[ModuleType, ...] = ()) -> ModuleType:
-    """The format of a source; `extra` are formats of installed packages."""
-    for candidate in (*FORMATS, *extra):
-        if candidate.detect(source):
-            return candidate
+def find(source: Source, extra: Callable[[], tuple[ModuleType, ...]] = tuple) -> ModuleType:
+    """The format of a source; `extra` gives those of installed packages, asked when none of ours fits."""
+    for candidates in (lambda: FORMATS, extra):
+        for candidate in candidates():
+            if candidate.detect(source):
+                return candidate
     if vqgan.detect(source):
         raise TokenizerOnly(
             f"{source.name} is an image tokenizer, not a teacher.",
