@@ -63,7 +63,7 @@ def test_its_metadata(wheel: Path) -> None:
         assert f"Classifier: Programming Language :: Python :: {version}" in text
     assert "Requires-Python: >=3.10" in text and "License-Expression: Apache-2.0" in text
     assert "Classifier: Typing :: Typed" in text
-    for extra in ("text", "image", "track"):
+    for extra in ("text", "track", "dev"):
         assert f"Provides-Extra: {extra}" in text
     (points,) = [name for name in archive.namelist() if name.endswith("entry_points.txt")]
     assert "di4c = di4c_cli.cli.app:main" in archive.read(points).decode()
