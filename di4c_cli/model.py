@@ -14,7 +14,9 @@ from di4c_cli import codec, student
 from di4c_cli.account import Account
 from di4c_cli.config import ModelConfig
 from di4c_cli.denoiser import Denoiser
+from di4c_cli.draw import finest
 from di4c_cli.errors import UserError
+from di4c_cli.lineage import find_teacher, recorded_teacher
 from di4c_cli.noise import Noise
 from di4c_cli.sampler.settings import resolve
 
@@ -39,13 +41,15 @@ class Model:
 
     @property
     def name(self) -> str:
+        """As config.json has it."""
         return self.config.name
 
     @property
     def codec(self) -> codec.Codec:
         """Built when first needed: probabilities need no decoder."""
         if self._codec is None:
-            self._codec = codec.build(self.config.codec, self._folder, self._codec_tensors)
+            built = codec.build(self.config.codec, self._folder, self._codec_tensors)
+            self._codec = built.to(self.denoiser.device)
         return self._codec
 
     @property
@@ -68,21 +72,33 @@ class Model:
 
     @property
     def teacher(self) -> Model:
-        """Who taught this student, found by the name in its history when first needed."""
+        """Who taught this student, found through its run or by a listed name when first needed."""
         if self._teacher is None:
-            ref = str(self.config.provenance.get("teacher") or "")
-            if not ref:
-                raise UserError(
-                    f"'{self.name}' does not say who taught it.", "Name the teacher with --teacher."
-                )
-            try:
-                self._teacher = load(ref, device=self.denoiser.device)
-            except UserError as error:
-                raise UserError(
-                    f"The teacher '{ref}', who makes the last steps, cannot be loaded: {error.message}",
-                    "Name it with --teacher, or use --hybrid 0.",
-                ) from error
+            self._teacher = self._load_teacher()
         return self._teacher
+
+    @property
+    def teacher_ref(self) -> str:
+        """What the teacher can be loaded by unasked; empty if the user has to name it."""
+        found = find_teacher(self.config.provenance, self._folder)
+        return "" if found is None else found.ref
+
+    def _load_teacher(self) -> Model:
+        name = recorded_teacher(self.config.provenance)
+        if not name:
+            raise UserError(f"'{self.name}' does not say who taught it.", "Name the teacher with --teacher.")
+        found = find_teacher(self.config.provenance, self._folder)
+        if found is None:
+            raise UserError(
+                f"The teacher '{name}' of '{self.name}' is not known here.", "Name it with --teacher."
+            )
+        try:
+            return load(found.ref, device=self.denoiser.device, **found.options)
+        except UserError as error:
+            raise UserError(
+                f"The teacher '{found.ref}' of '{self.name}' cannot be loaded: {error.message}",
+                "Name it with --teacher.",
+            ) from error
 
     def taught_by(self, teacher: Model) -> Model:
         """The same model with its teacher at hand, wherever that came from."""
@@ -90,8 +106,10 @@ class Model:
         return self
 
     def to(self, device: torch.device | str) -> Model:
-        """Move the network, and that of a teacher at hand."""
+        """Move the network, its decoder, and those of a teacher at hand."""
         self.denoiser.to(device)
+        if self._codec is not None:
+            self._codec.to(device)
         if self._teacher is not None:
             self._teacher.to(device)
         return self
@@ -109,7 +127,7 @@ class Model:
 
         `label=None` is unconditional; `latent=None` draws one λ per sample from `seed`.
         """
-        times = torch.as_tensor(t, dtype=torch.float64).expand(len(x_t)).to(x_t.device)
+        times = torch.as_tensor(t, dtype=finest(x_t.device)).expand(len(x_t)).to(x_t.device)
         noise = Noise(seed, range(len(x_t)), "log-probs", x_t.device)
         lam = self.denoiser.draw_latent(noise, "lam") if latent is None else latent
         return self.denoiser.predict(x_t, times, label, lam).dense()

@@ -76,11 +76,12 @@ def small_model(kind: str, seed: int = 0, world: str = "digits") -> Model:
 
 
 def save_pair(root: Path, world: str = "digits") -> tuple[Path, Path]:
-    """Teacher and student folders; the student's history names the teacher's folder."""
+    """Teacher and student folders; the recipe beside them knows the teacher by its path."""
     for seed, kind in enumerate(("teacher", "student")):
         model = small_model(kind, seed, world)
         if kind == "student":
-            model.config.provenance["teacher"] = str(root / "teacher")
+            model.config.provenance["teacher"] = "teacher"
+            (root / "recipe.yaml").write_text(f"teacher: {root / 'teacher'}\n")
         student.save_folder(root / kind, model.config, model.denoiser, "# small\n")
     return root / "teacher", root / "student"
 

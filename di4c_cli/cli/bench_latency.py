@@ -21,11 +21,15 @@ def bench_latency(
     ] = None,
     shape: Annotated[
         list[str] | None,
-        typer.Option(help="cifar10, imagenet, openwebtext, text-256 with random weights, or `paper`: three."),
+        typer.Option(
+            help="cifar10, imagenet, openwebtext, text-256 with random weights, or `paper` for the first three."
+        ),
     ] = None,
-    steps: Annotated[int | None, typer.Option(help="Sampling steps [the shape's or model's].")] = None,
+    steps: Annotated[
+        int | None, typer.Option(help="Sampling steps; default: the shape's or model's.")
+    ] = None,
     batch_size: Annotated[
-        int | None, typer.Option(min=1, help="Samples a batch [the paper's; 1 for shapes on a CPU].")
+        int | None, typer.Option(min=1, help="Samples a batch; default: the paper's, 1 for shapes on a CPU.")
     ] = None,
     batches: Annotated[int, typer.Option(min=10, help="Timed batches of each side.")] = 10,
     warmup: Annotated[int, typer.Option(min=1, help="Batches thrown away first.")] = 2,
@@ -33,10 +37,13 @@ def bench_latency(
         bool, typer.Option("--compare", help="Also time the body alone and a textbook 32-bit sampler.")
     ] = False,
     tile: Annotated[
-        int | None, typer.Option(min=0, help="Samples per network call; 0: the batch [shapes: 0].")
+        int | None,
+        typer.Option(min=0, help="Samples per network call; 0: the batch, the default for shapes."),
     ] = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads [torch's choice].")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda or mps [cuda if there is one].")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; default: torch's choice.")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="cpu, cuda or mps; default: cuda if there is one.")
+    ] = None,
     out: Annotated[Path, typer.Option(help="The plot.")] = Path("latency.png"),
 ) -> None:
     """Time teacher and student in turn. The last line of the output is one JSON object."""
@@ -112,10 +119,7 @@ def _pair(student: str | None, teacher: str | None, device: str) -> tuple[Any, A
     if student is None and teacher is not None:
         return load(teacher, device=device), None
     pupil = load(student or default_model(say), device=device)
-    ref = teacher or str(pupil.config.provenance.get("teacher") or "")
-    if not ref:
-        raise UserError(f"'{pupil.name}' does not say who taught it.", "Name the teacher with --teacher.")
-    return load(ref, device=device), pupil
+    return load(teacher, device=device) if teacher is not None else pupil.teacher, pupil
 
 
 def _show(results: list[dict[str, Any]]) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from di4c_cli import embedded
 from di4c_cli.errors import UserError
 from di4c_cli.evaluation.sampling import Entrant
-from di4c_cli.model import Model, load, newest_run
+from di4c_cli.generate.request import default_model
+from di4c_cli.lineage import recorded_teacher
+from di4c_cli.model import Model, load
 
 
 def entrants(
@@ -24,49 +25,41 @@ def entrants(
     along if its history names one that can be found; a teacher alone is evaluated alone.
     """
     if student is None and teacher is None and not others:
-        student = _default(say)
-    out: list[Entrant] = []
+        student = default_model(say)
     pupil = None if student is None else load(student, device=device)
-    if pupil is not None and teacher is None:
-        teacher = _teacher_of(pupil)
+    out: list[Entrant] = []
     if teacher is not None:
-        out.append(Entrant("teacher", _load_teacher(teacher, pupil, device, say), teacher))
+        out.append(Entrant("teacher", load(teacher, device=device), teacher))
+    elif pupil is not None:
+        out += _own_teacher(pupil, say)
     if pupil is not None:
+        _check_lengths(out, pupil)
         out.append(Entrant("student", pupil, student or ""))
     out += [Entrant(row, load(ref, device=device), ref) for row, ref in (others or {}).items()]
     return out
 
 
-def _default(say: Callable[[str], None]) -> str:
-    run = newest_run()
-    if run is not None:
-        say(f"No model named: evaluating the newest run here, {run.parent}.")
-        return str(run)
-    say(f"No model named and no run here: evaluating the embedded {embedded.DEFAULT} pair.")
-    return f"{embedded.DEFAULT}-student"
-
-
-def _teacher_of(student: Model) -> str | None:
-    """The teacher a student's history names."""
-    name = student.config.provenance.get("teacher")
-    return str(name) if name else None
-
-
-def _load_teacher(ref: str, student: Model | None, device: str, say: Callable[[str], None]) -> Model:
+def _own_teacher(pupil: Model, say: Callable[[str], None]) -> list[Entrant]:
+    """The student's teacher if it can be found; a student that never samples alone cannot do without."""
+    if not recorded_teacher(pupil.config.provenance):
+        return []
     try:
-        model = load(ref, device=device)
+        return [Entrant("teacher", pupil.teacher, pupil.teacher_ref)]
     except UserError as error:
-        if student is None:
+        if pupil.config.sampling.lead is not None:
             raise
-        raise UserError(
-            f"The student's teacher '{ref}' cannot be loaded: {error.message}", "Name it with --teacher."
-        ) from error
-    if student is not None and model.denoiser.length != student.denoiser.length:
-        raise UserError(
-            f"Teacher samples have length {model.denoiser.length}, the student's {student.denoiser.length}.",
-            "Use the student's own teacher.",
-        )
-    return model
+        say(f"{error.message} The student is evaluated alone; --teacher adds a teacher.")
+        return []
+
+
+def _check_lengths(teachers: list[Entrant], pupil: Model) -> None:
+    length = pupil.denoiser.length
+    for teacher in teachers:
+        if teacher.model.denoiser.length != length:
+            raise UserError(
+                f"Teacher samples have length {teacher.model.denoiser.length}, the student's {length}.",
+                "Use the student's own teacher.",
+            )
 
 
 def run_folder(ref: str) -> Path | None:

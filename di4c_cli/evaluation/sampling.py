@@ -107,7 +107,7 @@ class CellSampling:
         labelled = labels_of(self.model, self.labels, 0, 1) is not None
         settings = resolve(self.model.config.sampling, self.length, cell.steps, labelled, **self.options)
         if settings.hybrid:  # by the cell's wish or because the student only leads
-            self.teacher = teacher
+            self.teacher = teacher or Entrant("teacher", self.model.teacher)
         self.settings = {key: value for key, value in settings.named().items() if value is not None}
 
     @property

@@ -51,7 +51,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     pixels = {"type": "pixels", "shape": [1, 4, 4], "levels": 5}
     codes = CODES | {"labels": 3}
     teacher = save(folder, "codes", codes, "masked", pixels, labels=3)
-    taught = {"provenance": {"teacher": teacher}, "latent": {"inject": "film"}, "labels": 3}
+    (folder / "recipe.yaml").write_text(f"teacher: {teacher}\n")
+    taught = {"provenance": {"teacher": "codes"}, "latent": {"inject": "film"}, "labels": 3}
     return {
         "text": save(folder, "text", TEXT, "masked", text),
         "codes": teacher,
