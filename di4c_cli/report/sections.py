@@ -218,6 +218,6 @@ def provenance(results: Results) -> str:
         + "<details><summary>Sampling settings of every cell</summary>"
         + table(["model", "sampling", "n", "seed", "labels", "settings"], settings, wide=True)
         + f'</details><p class="soft">{escape(versions)}; {escape(results.device)}, '
-        f"{results.threads} threads; {results.created}; {results.seconds:.0f} s; protocol "
+        f"{results.threads} threads; {escape(results.created)}; {results.seconds:.0f} s; protocol "
         f"{escape(results.protocol)}.</p>" + typed
     )

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -98,6 +99,29 @@ def test_hostile_names_stay_text(run: Path) -> None:
     results = locate(run).results.model_copy(update={"title": "</script><script>alert(1)</script>"})
     text = page(results, run / "evaluation")
     assert "<script>alert" not in text and text.count("</script>") == 1
+
+
+def hostile(tree: Any, key: str = "") -> Any:
+    """Every string of a result, keys of open dictionaries too, with a script in front."""
+    script = "\"'><script>alert(1)</script>"
+    if isinstance(tree, dict):
+        free = key in ("figures", "settings", "packages", "detail", "provenance", "paper")
+        return {f"{script}{k}" if free else k: hostile(v, "" if free else k) for k, v in tree.items()}
+    if isinstance(tree, list):
+        return [hostile(one, key) for one in tree]
+    closed = key in ("interval", "better") or (key == "kind" and tree in ("features", "judge", "exact"))
+    return f"{script}{tree}" if isinstance(tree, str) and not closed else tree
+
+
+def test_every_string_of_a_result_stays_text(run: Path) -> None:
+    tree = locate(run).results.model_dump(mode="json")
+    tree["cells"][0] |= {"samples": ["one two"], "paper": {"frechet": 1.0}}
+    for cell in tree["cells"][1:]:
+        cell["samples"] = ["one three"]
+    results = Results.model_validate(hostile(tree))
+    text = page(results, run / "evaluation")
+    assert text.count("<script") == 1 and text.count("</script>") == 1
+    assert text.count("&lt;script&gt;alert(1)") > 50 and 'label=""' not in text
 
 
 def test_pictures_outside_the_folder_are_not_taken_in(run: Path, tmp_path: Path) -> None:
