@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 SHARD = 1024
 """Samples per shard; the order of samples is shuffled within one."""
 CONVERTED = "refs/convert/parquet"
+FULL = "documents"
+"""In the state after a full shard: how many documents were read. The last shard may not be full and has none."""
 
 Documents = Callable[[int], Iterator[str]]
 """The documents of a dataset from a given number on."""
@@ -161,7 +163,7 @@ class Streamed:
         """The samples of a shard; an empty one after the end."""
         if number not in self._open:
             path = self._path(number)
-            if not path.is_file():
+            if not self._usable(number):
                 with cache.building(self.folder):
                     self._produce(number)
             ids = np.load(path, mmap_mode="r") if path.is_file() else np.zeros(0, np.uint16)
@@ -171,17 +173,26 @@ class Streamed:
     def _path(self, number: int) -> Path:
         return self.folder / f"{number:06d}.npy"
 
+    def _usable(self, number: int) -> bool:
+        """Whether a shard is here, full or the last: one cut short between its file and the end's is made again."""
+        if not self._path(number).is_file():
+            return False
+        return self.total() is not None or FULL in json.loads(self._state(number).read_text())
+
+    def _state(self, number: int) -> Path:
+        return self._path(number).with_suffix(".json")
+
     def _produce(self, last: int) -> None:
         """Make every missing shard up to `last`, each with the state of the stream after it."""
-        if self._path(last).is_file() or self.total() is not None:
+        if self.total() is not None or self._usable(last):
             return
         first = last
-        while first > 0 and not self._path(first - 1).is_file():
+        while first > 0 and not self._usable(first - 1):
             first -= 1
         count, rest = 0, []
         if first > 0:
-            state = json.loads(self._path(first - 1).with_suffix(".json").read_text())
-            count, rest = int(state["documents"]), list(state["rest"])
+            state = json.loads(self._state(first - 1).read_text())
+            count, rest = int(state[FULL]), list(state["rest"])
         need = self.shard * self.cut
         stream = encode(self.read_documents(count), self.tokenizer)
         for number in range(first, last + 1):
@@ -192,7 +203,7 @@ class Streamed:
                     return
                 rest.extend(ids)
                 count += 1
-            self._store(number, rest[:need], {"documents": count, "rest": rest[need:]})
+            self._store(number, rest[:need], {FULL: count, "rest": rest[need:]})
             rest = rest[need:]
 
     def _end(self, number: int, rest: list[int]) -> None:
@@ -206,7 +217,7 @@ class Streamed:
 
     def _store(self, number: int, ids: list[int], state: dict[str, Any]) -> None:
         kind = np.uint16 if self.tokenizer.get_vocab_size() <= 2**16 else np.uint32
-        files.write_text(self._path(number).with_suffix(".json"), json.dumps(state))
+        files.write_text(self._state(number), json.dumps(state))
         cache.write_array(self._path(number), np.asarray(ids, kind))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,12 @@ from di4c_cli.errors import UserError
 
 def read_idx(path: Path) -> np.ndarray:
     """An unsigned-byte IDX file as an array."""
-    raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    raw = path.read_bytes()
+    if path.suffix == ".gz":
+        try:
+            raw = gzip.decompress(raw)
+        except (OSError, EOFError, zlib.error) as error:
+            raise UserError(f"{path} is damaged: {error}.", "Fetch it again.") from error
     if len(raw) < 4 or raw[:3] != b"\x00\x00\x08":
         raise UserError(
             f"{path} is not an IDX file of unsigned bytes.", "Name the folder with the original files."

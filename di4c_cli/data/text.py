@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -14,6 +16,8 @@ TEXT = (".txt", ".text", ".md")
 SUFFIXES = (*TEXT, ".jsonl", ".ndjson", ".parquet")
 FIELD = "text"
 MEND = "Mend or remove it."
+UNREADABLE = (OSError, EOFError, zlib.error)
+"""What plain and gzipped files raise when they are damaged."""
 
 
 def kind_of(path: Path) -> str:
@@ -53,7 +57,7 @@ def _whole(path: Path) -> Iterator[str]:
             text = handle.read().decode("utf-8")
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: byte {error.start} is not UTF-8.", MEND) from error
-    except (OSError, EOFError) as error:
+    except UNREADABLE as error:
         raise UserError(f"{path} cannot be read: {error}.", MEND) from error
     if text.strip():
         yield text
@@ -65,7 +69,7 @@ def _lines(path: Path) -> Iterator[str]:
             for number, line in enumerate(handle, 1):
                 if line.strip():
                     yield _record(line, path, number)
-    except (OSError, EOFError) as error:
+    except UNREADABLE as error:
         raise UserError(f"{path} cannot be read: {error}.", MEND) from error
 
 
@@ -82,14 +86,9 @@ def _record(line: bytes, path: Path, number: int) -> str:
 
 def _parquet(path: Path, skip: int) -> Iterator[str]:
     """Row group by row group; groups before `skip` are not read."""
-    try:
-        import pyarrow as arrow
-        from pyarrow import parquet
-    except ImportError as error:
-        raise UserError("Parquet files need pyarrow.", "Run `pip install 'di4c[text]'`.") from error
+    file = _open_parquet(path)
     place = "its footer"
-    try:
-        file = parquet.ParquetFile(path)
+    with _damage_told(path, lambda: place):
         if FIELD not in file.schema_arrow.names:
             names = ", ".join(file.schema_arrow.names[:5])
             raise UserError(f"{path} has no column '{FIELD}' (it has {names}).", "Rename the column.")
@@ -101,9 +100,27 @@ def _parquet(path: Path, skip: int) -> Iterator[str]:
                     if number >= skip:
                         yield _cell(text.as_py(), path, number)
             first += count
+
+
+def _open_parquet(path: Path) -> Any:
+    try:
+        from pyarrow import parquet
+    except ImportError as error:
+        raise UserError("Parquet files need pyarrow.", "Run `pip install 'di4c[text]'`.") from error
+    with _damage_told(path, lambda: "its footer"):
+        return parquet.ParquetFile(path)
+
+
+@contextmanager
+def _damage_told(path: Path, place: Callable[[], str]) -> Iterator[None]:
+    """What pyarrow cannot read becomes one sentence with the place it got to."""
+    import pyarrow as arrow
+
+    try:
+        yield
     except (arrow.ArrowException, OSError) as error:
-        reason = str(error).splitlines()[0]
-        raise UserError(f"{path} is damaged at {place}: {reason}.", "Fetch it again.") from error
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UserError(f"{path} is damaged at {place()}: {reason}.", "Fetch it again.") from error
 
 
 def _cell(value: Any, path: Path, number: int) -> str:
@@ -114,6 +131,4 @@ def _cell(value: Any, path: Path, number: int) -> str:
 
 def count_rows(path: Path) -> int:
     """Documents in a Parquet file, from its footer alone."""
-    from pyarrow import parquet
-
-    return int(parquet.ParquetFile(path).metadata.num_rows)
+    return int(_open_parquet(path).metadata.num_rows)

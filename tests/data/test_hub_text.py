@@ -116,3 +116,27 @@ def test_the_training_files_are_found_and_pinned(monkeypatch: pytest.MonkeyPatch
     names["main"] = ["train.parquet"]
     assert pinned_listing("user/set", "user/set", None, None) == expected
     assert not asked
+
+
+@pytest.mark.parametrize("beyond", [False, True])
+def test_a_kill_before_the_end_was_written_is_made_good(beyond: bool) -> None:
+    source = stream(texts=TEXTS[:39])
+    source.read(500, 1)
+    total = source.total()
+    assert total is not None and total % 5, "the last shard is cut short"
+    whole = source.read(0, total).x0
+    (source.folder / "end.json").unlink()
+    again = stream(texts=TEXTS[:39])
+    again.read(500 if beyond else total - 1, 1)
+    again.read(500, 1)
+    assert again.total() == total
+    assert torch.equal(again.read(0, total).x0, whole)  # type: ignore[arg-type]
+
+
+def test_a_damaged_parquet_file_is_named_when_it_is_counted(tmp_path: Path) -> None:
+    from di4c_cli.data.text import count_rows
+
+    path = tmp_path / "part.parquet"
+    path.write_bytes(b"PAR1 and nothing more")
+    with pytest.raises(UserError, match=r"part\.parquet is damaged at its footer"):
+        count_rows(path)

@@ -153,3 +153,13 @@ def test_words_the_tokenizer_lacks_are_left_out(tmp_path: Path) -> None:
 
 def test_a_missing_path_offers_the_ways_out(tmp_path: Path) -> None:
     refused(tmp_path / "nowhere", text_model(), "no data at", "--data FILE", "--data teacher")
+
+
+@pytest.mark.parametrize("kind", [".jsonl.gz", ".txt.gz"])
+@pytest.mark.parametrize("damage", ["cut", "altered"])
+def test_a_damaged_gzip_file_is_named(tmp_path: Path, kind: str, damage: str) -> None:
+    whole = bytearray(gzip.compress(json.dumps({"text": "words " * 500}).encode()))
+    raw = whole[:-20] if damage == "cut" else whole[:12] + b"\xff" * 10 + whole[22:]
+    (tmp_path / f"corpus{kind}").write_bytes(raw)
+    with pytest.raises(UserError, match="cannot be read"):
+        find_items(str(tmp_path / f"corpus{kind}"), text_model())
