@@ -88,14 +88,17 @@ class Denoiser(nn.Module):
 
     @property
     def symbols(self) -> int:
+        """Real symbols, the mask not counted."""
         return self.process.symbols
 
     @property
     def length(self) -> int:
+        """Positions of a sample."""
         return cast(Network, self.network).length
 
     @property
     def dtype(self) -> torch.dtype:
+        """Of the weights."""
         return next(self.network.parameters()).dtype
 
     @property
@@ -105,6 +108,7 @@ class Denoiser(nn.Module):
 
     @property
     def device(self) -> torch.device:
+        """Of the weights."""
         return next(self.network.parameters()).device
 
     def draw_latent(self, noise: Noise, name: str, *count: int) -> Tensor | None:

@@ -6,6 +6,11 @@ import torch
 from torch import Tensor
 
 
+def finest(device: torch.device) -> torch.dtype:
+    """The finest floats a device has: MPS knows no float64."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
 def categorical(log_p: Tensor, uniform: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
     """Inverse-CDF draws: `log_p` (..., S) unnormalised, `uniform` (...) in [0, 1) -> (...) long.
 

@@ -23,6 +23,15 @@ def _label(model: Denoiser, settings: Settings, batch: int) -> Tensor | None:
     return torch.arange(batch, device=model.device) % (model.labels or 1)
 
 
+def _latent(model: Denoiser, batch: int) -> Tensor | None:
+    """One λ a sample from torch's own generator, as a plain sampler would draw it."""
+    if model.latent is None:
+        return None
+    shape = (batch,) if model.latent.dim == 1 else (batch, model.latent.dim)
+    draw = torch.rand if model.latent.distribution == "uniform" else torch.randn
+    return draw(shape, device=model.device, dtype=model.time_dtype)
+
+
 @torch.no_grad()
 def body_only(model: Denoiser, settings: Settings, batch: int) -> None:
     """As many calls of the body on the whole batch as a sampler makes, and nothing else."""
@@ -31,7 +40,7 @@ def body_only(model: Denoiser, settings: Settings, batch: int) -> None:
     label = _label(model, settings, batch)
     for t in times(settings.steps, settings.grid, settings.leap)[:0:-1]:
         time = torch.full((batch,), t, dtype=torch.float64, device=model.device)
-        lam = None if model.latent is None else torch.rand(batch, device=model.device, dtype=model.dtype)
+        lam = _latent(model, batch)
         model(x, time, label, lam)
         if label is not None and float(guidance_weight(settings.guidance, time, settings.steps)[0]):
             model(x, time, torch.full_like(label, -1), lam)
@@ -63,7 +72,7 @@ def sample(model: Denoiser, settings: Settings, batch: int, seed: int = 0) -> Te
 def _full_head(model: Denoiser, settings: Settings, x: Tensor, t: Tensor, label: Tensor | None) -> Tensor:
     """p(x0|xt) `(B, D, S)` at every position, known or not; guided if there is a label."""
     batch, length = x.shape
-    lam = None if model.latent is None else torch.rand(batch, device=x.device, dtype=model.dtype)
+    lam = _latent(model, batch)
     d = torch.arange(length, device=x.device).repeat(batch)
 
     def logits(own: Tensor | None) -> Tensor:

@@ -108,7 +108,10 @@ class Side:
         if not answer:
             hint = "Memory is the usual reason: choose smaller sizes, or leave that side out with --sides."
             raise Failure(f"The side '{self.name}' stopped without an answer.", hint)
-        return dict(json.loads(answer))
+        said = dict(json.loads(answer))
+        if "mistake" in said:
+            raise UserError(said["mistake"], said["hint"])
+        return said
 
     def step(self) -> None:
         self.results.append(self.ask("step"))

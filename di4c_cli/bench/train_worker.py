@@ -17,6 +17,7 @@ from torch import Tensor
 from di4c_cli.bench.dense import dense_loss
 from di4c_cli.bench.train import Shape
 from di4c_cli.denoiser import Denoiser, Latent
+from di4c_cli.errors import UserError
 from di4c_cli.network import build as build_network
 from di4c_cli.noise import Noise
 from di4c_cli.objective.loss import Case, Objective
@@ -160,7 +161,11 @@ def serve() -> None:
     shape = Shape(**first["shape"])
     if shape.threads:
         torch.set_num_threads(shape.threads)
-    side = KINDS[first["side"]](prepare(shape))
+    try:
+        side = KINDS[first["side"]](prepare(shape))
+    except UserError as error:  # sizes that do not go together
+        print(json.dumps({"mistake": error.message, "hint": error.hint}), flush=True)
+        return
     forget_peak()
     print(json.dumps({"threads": torch.get_num_threads(), "torch": torch.__version__}), flush=True)
     for _ in sys.stdin:

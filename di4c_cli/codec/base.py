@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from di4c_cli.errors import UserError
@@ -18,6 +19,10 @@ class Codec(ABC):
     @abstractmethod
     def decode(self, x: Tensor) -> Any:
         """A list of strings, or uint8 images `(n, H, W)` or `(n, H, W, 3)`."""
+
+    def to(self, device: torch.device | str) -> Codec:
+        """The same codec, its network on `device` if it has one."""
+        return self
 
     def encode(self, text: str) -> list[int]:
         """Text to ids; only text models have this."""

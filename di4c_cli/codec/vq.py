@@ -28,6 +28,11 @@ class Vq(Codec):
     def __init__(self, source: Path | dict[str, Tensor], settings: Any) -> None:
         self.vqgan = assemble(source, settings)
 
+    def to(self, device: torch.device | str) -> Vq:
+        """The same codec, its VQGAN on `device`."""
+        self.vqgan.to(device)
+        return self
+
     @torch.no_grad()
     def decode(self, x: Tensor) -> np.ndarray:
         """`(n, D)` codes -> uint8 `(n, H, W)` or `(n, H, W, 3)`."""

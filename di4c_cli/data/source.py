@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+import torch
+
 from di4c_cli import embedded, hub
 from di4c_cli.data import cifar, images, text, tokens
 from di4c_cli.data.batch import Source
@@ -27,7 +29,7 @@ def open_source(name: str, model: Model, wanted: Wanted) -> Source:
         return NoData(wanted)
     if is_hub(name, model):
         return _hub(name, model, wanted)
-    items = find_items(name, model, wanted.flip)
+    items = find_items(name, model, wanted.flip, wanted.device)
     check_items(items, name, wanted.length)
     first = items.rows([0])
     check_rows(items, [0], *first, wanted.symbols, wanted.labels)
@@ -45,7 +47,7 @@ def is_hub(name: str, model: Model) -> bool:
     return text_teacher and not _is_embedded(name) and not Path(name).exists() and hub.is_id(repo)
 
 
-def find_items(name: str, model: Model, mirrored: bool = False) -> Items:
+def find_items(name: str, model: Model, mirrored: bool = False, device: torch.device | str = "cpu") -> Items:
     """The items at a local path or of an embedded world."""
     if _is_embedded(name):
         return embedded_items(name.partition(":")[2] or world_of(model), model)
@@ -64,6 +66,7 @@ def find_items(name: str, model: Model, mirrored: bool = False) -> Items:
     if path.is_dir() and kind == "vq":
         from di4c_cli.data.vq_cache import VqItems
 
+        model.codec.to(device)
         return VqItems(path, cast("Vq", model.codec), mirrored)
     raise UserError(f"'{name}' is not data for a teacher of {kind} samples.", ELSEWHERE)
 
@@ -134,7 +137,7 @@ def pixel_items(path: Path, model: Model) -> Items:
     assert shape is not None
     found = cifar.find_cifar(path)
     if found is not None:
-        return cifar.open_cifar(found)
+        return cifar.open_cifar(found, model.denoiser.symbols)
     return images.ImageFolder(path, shape, model.denoiser.symbols)
 
 

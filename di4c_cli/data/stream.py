@@ -26,6 +26,7 @@ class Wanted:
     labels: int | None = None
     label_drop: float = 0.0
     flip: bool = False
+    device: torch.device | str = "cpu"  # where images are encoded
 
     def order(self, number: int, count: int) -> Tensor:
         """Permutation `number` of `count` items, a function of (seed, stream, number)."""

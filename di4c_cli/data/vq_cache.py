@@ -17,8 +17,8 @@ from di4c_cli.errors import UserError
 if TYPE_CHECKING:
     from di4c_cli.codec.vq import Vq
 
-SHARD = 2048
-"""Images per file of codes."""
+SHARD = 256
+"""Images per file of codes: the first batch waits for a file of each of its images."""
 AT_ONCE = 16
 
 
@@ -56,7 +56,7 @@ class VqItems:
         return self._folder
 
     def _fingerprint(self) -> list[float]:
-        return [float(value.double().sum()) for value in self.codec.vqgan.state_dict().values()]
+        return [float(value.cpu().double().sum()) for value in self.codec.vqgan.state_dict().values()]
 
     def _shard(self, number: int, flip: bool) -> np.ndarray:
         if (number, flip) not in self._shards:

@@ -144,7 +144,9 @@ class DiT(LatentNetwork):
     ) -> None:
         super().__init__()
         if width % (2 * heads):
-            raise UserError(f"width {width} must be a multiple of twice the {heads} heads.")
+            raise UserError(
+                f"width {width} must be a multiple of twice the {heads} heads.", "Choose another width."
+            )
         if labels:
             raise UserError(
                 "The DiT takes no class labels.", "Use the network type maskgit, or labels: null."

@@ -58,7 +58,10 @@ def latent_settings(latent: dict[str, Any] | None) -> dict[str, Any] | None:
     full = {"inject": "token", "features": "sinusoid" if dim == 1 else "raw", "distribution": "uniform"}
     full |= {key: value for key, value in latent.items() if value is not None}
     if dim < 1 or set(full) - set(CHOICES) - {"dim"}:
-        raise UserError(f"λ needs dim ≥ 1 and only the settings dim, {', '.join(CHOICES)}, not {latent}.")
+        raise UserError(
+            f"λ needs dim ≥ 1 and only the settings dim, {', '.join(CHOICES)}, not {latent}.",
+            "Correct the section `latent`.",
+        )
     for key, allowed in CHOICES.items():
         if full[key] not in allowed:
             raise UserError(f"λ setting {key} is {full[key]!r}.", f"Choose one of: {', '.join(allowed)}.")

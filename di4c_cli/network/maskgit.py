@@ -130,7 +130,9 @@ class MaskGit(LatentNetwork):
     ) -> None:
         super().__init__()
         if width % heads:
-            raise UserError(f"width {width} must be a multiple of the {heads} heads.")
+            raise UserError(
+                f"width {width} must be a multiple of the {heads} heads.", "Choose another width."
+            )
         self.symbols, self.length, self.width = symbols, length, width
         self.depth, self.heads, self.mlp = depth, heads, mlp
         self.labels, self.dropout = labels or 0, dropout

@@ -57,7 +57,7 @@ class Core:
         """Terms of all samples, and with `gradient` the gradient of the batch's mean loss."""
         p = self.problem
         chunks = self.chunks()
-        probe = Probe(len(p.x_t), [chunk.b for chunk in chunks])
+        probe = Probe(len(p.x_t), [chunk.b for chunk in chunks], p.x_t.device)
         for number, chunk in enumerate(chunks):
             probe.remember(number, self.first_pass(chunk))
             chunk.forget(not (gradient and chunk.keep_targets), not (gradient and chunk.keep_laws))

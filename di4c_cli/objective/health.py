@@ -36,9 +36,9 @@ class Rows:
 class Probe:
     """Keeps a few rows of every sample from pass 1 and looks at them when the joint law is known."""
 
-    def __init__(self, batch: int, chunks: list[Tensor]) -> None:
+    def __init__(self, batch: int, chunks: list[Tensor], device: torch.device) -> None:
         """`chunks`: sample numbers b of the rows of each chunk; a sample's rows follow each other."""
-        b = torch.cat(chunks) if chunks else torch.zeros(0, dtype=torch.long)
+        b = torch.cat(chunks) if chunks else torch.zeros(0, dtype=torch.long, device=device)
         self.count = torch.bincount(b, minlength=batch)
         order = torch.arange(len(b), device=b.device)
         start = torch.full_like(self.count, len(b)).scatter_reduce(0, b, order, "amin")

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from di4c_cli.denoiser import Denoiser, Prediction
+from di4c_cli.draw import finest
 from di4c_cli.noise import Noise
 from di4c_cli.objective.fused import evaluate
 from di4c_cli.objective.posterior import Posterior, bound
@@ -79,7 +80,7 @@ class Objective:
         s, t = self.settings, case.moments.t
         assert s.posterior is not None
         weights = self.weights(case.moments)
-        loss = Loss(torch.zeros((), dtype=torch.float64, device=t.device))
+        loss = Loss(torch.zeros((), dtype=finest(t.device), device=t.device))
         if s.branch == "both" or bool(weights.any.any()):
             loss = self.loss(case, dropout)
         problem = replace(self._problem(case.x_t, 1, weights), x0=case.x0)

@@ -70,7 +70,9 @@ def price(settings: PosteriorSettings, progress: float) -> float:
     λ that costs its full price from the first step is never used: the network does not know yet what for.
     """
     low, high = settings.rise.low, settings.rise.high
-    share = 1.0 if progress >= high else (progress - low) / (high - low)
+    if progress >= high:
+        return 1.0
+    share = (progress - low) / max(high - low, 1e-9)  # `low = high` is a jump
     return min(1.0, max(settings.floor, share))
 
 

@@ -112,7 +112,9 @@ class Settings:
         """From plain nested values, e.g. a dumped recipe section; a missing key keeps its default."""
         known = {entry.name for entry in fields(Settings)}
         if unknown := set(values) - known:
-            raise UserError(f"The objective has no setting {', '.join(sorted(unknown))}.")
+            raise UserError(
+                f"The objective has no setting {', '.join(sorted(unknown))}.", "See docs/recipes.md."
+            )
         return Settings(**_nested(values))
 
 

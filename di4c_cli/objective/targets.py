@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from di4c_cli.denoiser import Prediction
+from di4c_cli.draw import finest
 
 NEAR = 2 << 20
 """Bytes on which elementwise work is done at once on a CPU: what stays in the nearest cache."""
@@ -88,7 +89,7 @@ def inverse_cdf(weight: Tensor, uniform: Tensor) -> Tensor:
     rows, symbols = weight.shape
     if rows == 0:
         return torch.zeros(0, dtype=torch.long, device=weight.device)
-    fine = torch.float32 if weight.device.type == "mps" else torch.float64
+    fine = finest(weight.device)
     block_size = 1 << (symbols.bit_length() // 2)  # about √S, which makes both levels cheap
     blocks = symbols // block_size
     body = weight[:, : blocks * block_size].unflatten(1, (blocks, block_size)).sum(-1)

@@ -12,6 +12,7 @@ import math
 import torch
 from torch import Tensor
 
+from di4c_cli.draw import finest
 from di4c_cli.objective.problem import Problem, Weights
 from di4c_cli.objective.targets import product
 
@@ -24,7 +25,7 @@ class Sums:
     def __init__(self, problem: Problem, symbols: int) -> None:
         self.problem, self.symbols = problem, symbols
         batch, device = len(problem.x_t), problem.x_t.device
-        self.dtype = torch.float32 if device.type == "mps" else torch.float64
+        self.dtype = finest(device)
         self.draws = problem.draws
         self.configs = self.draws + (problem.x0 is not None)
         self.samples = problem.samples

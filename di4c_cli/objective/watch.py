@@ -37,12 +37,19 @@ class Watch:
                 before = self.mean.get(name, value)
                 self.mean[name] = MEMORY * before + (1 - MEMORY) * value
                 self.peak[name] = max(self.peak.get(name, 0.0), self.mean[name])
-        if self.latents == 1 or self.step < GRACE or "lam_sensitivity" not in self.mean:
+        if self.step < GRACE:
             return []
-        return [text for kind, text in self._judge() if self._is_new(kind)]
+        return [text for kind, text in [*self._judge_posterior(), *self._judge()] if self._is_new(kind)]
+
+    def _judge_posterior(self) -> list[tuple[str, str]]:
+        """With `objective.posterior`: does λ say anything about the sample?"""
+        paid = self.mean.get("kl")
+        return [("unused", unused(paid))] if paid is not None and paid < LITTLE else []
 
     def _judge(self) -> list[tuple[str, str]]:
-        """What is wrong now; the worst comes first and silences the rest."""
+        """What is wrong with the mixture now; the worst comes first and silences the rest."""
+        if self.latents == 1 or "lam_sensitivity" not in self.mean:
+            return []
         influence = self.mean["lam_sensitivity"]
         captured = max(self.mean.get("correlation_data", 0.0), self.mean.get("correlation_consis", 0.0))
         if influence < NOTHING:
@@ -78,6 +85,16 @@ def losing(influence: float, peak: float, captured: float) -> str:
         f"{captured:.2g} nats of correlation are left; the student is turning into its teacher. Lower the "
         "learning rate, condition every block by λ (--set latent.inject=film), or give the correlation on data "
         "more weight (--set objective.alpha.kind=sigmoid --set objective.alpha.scale=1)."
+    )
+
+
+def unused(paid: float) -> str:
+    """The posterior of λ is its prior."""
+    return (
+        f"λ is not used: its posterior costs {paid:.1e} nats, so it says nothing about a sample and the student "
+        "is a product model like its teacher. Let λ be cheap for longer (--set objective.posterior.floor=0.02, a "
+        "later objective.posterior.rise), let it act on every position (--set latent.inject=field), or start it "
+        "further from zero (--set latent.init=0.3)."
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from di4c_cli.draw import finest
 from di4c_cli.process.markov import Markov
 
 
@@ -60,11 +61,13 @@ class Gaussian(Markov):
 
     def beta(self, t: Tensor) -> Tensor:
         """Speed of the chain at t: the derivative of `elapsed`."""
-        return self.time_base * self.time_exponential ** t.double() * math.log(self.time_exponential)
+        return (
+            self.time_base * self.time_exponential ** t.to(finest(t.device)) * math.log(self.time_exponential)
+        )
 
     def elapsed(self, t: Tensor) -> Tensor:
         """b(t): how much of the base chain's own time has passed."""
-        return self.time_base * (self.time_exponential ** t.double() - 1)
+        return self.time_base * (self.time_exponential ** t.to(finest(t.device)) - 1)
 
     def stationary(self) -> Tensor:
         """The published initial law exp(-((k+1) - S//2)^2 / (2 q_sigma^2)): stationary for even S."""
@@ -73,19 +76,18 @@ class Gaussian(Markov):
         return weight / weight.sum()
 
     def rate(self, t: Tensor) -> Tensor:
-        return self.beta(t)[:, None, None] * self.base_rate.to(t.device)
+        return self.beta(t)[:, None, None] * self.base_rate.to(finest(t.device)).to(t.device)
 
     def transition(self, s: Tensor, t: Tensor) -> Tensor:
         """float64 throughout (on the CPU where the device has none); rounding noise below zero is removed."""
         home = "cpu" if t.device.type == "mps" else t.device
         if len(t) > 1 and bool((t == t[0]).all()) and bool((s == s[0]).all()):
-            return self.transition(s[:1], t[:1]).expand(
-                len(t), -1, -1
-            )  # sampling: one time for the whole batch
+            # sampling: one time for the whole batch
+            return self.transition(s[:1], t[:1]).expand(len(t), -1, -1)
         span = (self.elapsed(t.to(home)) - self.elapsed(s.to(home)))[:, None]
         values, vectors, root = (a.to(home) for a in (self._values, self._vectors, self._root))
         decay = torch.exp(values[None, :] * span)
         matrix = (vectors[None] * decay[:, None, :]) @ vectors.T
         matrix = (matrix / root[:, None] * root[None, :]).clamp_min(0)
         matrix = matrix / matrix.sum(-1, keepdim=True)
-        return matrix.to(t.device, torch.float32) if t.device.type == "mps" else matrix
+        return matrix.to(finest(t.device)).to(t.device)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from di4c_cli.draw import categorical
+from di4c_cli.draw import categorical, finest
 from di4c_cli.errors import UserError
 from di4c_cli.process.base import Process, RowLogProbs
 
@@ -39,8 +39,7 @@ class Masked(Process):
 
     def mask_share(self, t: Tensor) -> Tensor:
         """m_t, computed in float64 and clamped to [0, 1] against rounding."""
-        wide = t if t.device.type == "mps" else t.double()
-        return SCHEDULES[self.schedule](wide).clamp(0, 1)
+        return SCHEDULES[self.schedule](t.to(finest(t.device))).clamp(0, 1)
 
     def reveal_share(self, t: Tensor, s: Tensor) -> Tensor:
         """Probability (m_t - m_s) / m_t that a masked position is revealed between t and s; 1 where m_t = 0."""

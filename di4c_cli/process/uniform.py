@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from di4c_cli.draw import finest
 from di4c_cli.process.markov import Markov
 
 
@@ -28,10 +29,10 @@ class Uniform(Markov):
         return torch.full((self.symbols,), 1 / self.symbols, dtype=torch.float64)
 
     def rate(self, t: Tensor) -> Tensor:
-        eye = torch.eye(self.symbols, dtype=torch.float64, device=t.device)
+        eye = torch.eye(self.symbols, dtype=finest(t.device), device=t.device)
         return (self.horizon * (1 / self.symbols - eye)).expand(len(t), -1, -1)
 
     def transition(self, s: Tensor, t: Tensor) -> Tensor:
-        stay = torch.exp(-self.horizon * (t - s).double())[:, None, None]
-        eye = torch.eye(self.symbols, dtype=torch.float64, device=t.device)
+        stay = torch.exp(-self.horizon * (t - s).to(finest(t.device)))[:, None, None]
+        eye = torch.eye(self.symbols, dtype=finest(t.device), device=t.device)
         return stay * eye + (1 - stay) / self.symbols

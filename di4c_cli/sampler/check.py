@@ -24,7 +24,10 @@ def check(
     _check_labels(denoiser, settings, batch, label)
     if given is not None:
         if given.shape != (batch, length):
-            raise UserError(f"Given symbols have shape {tuple(given.shape)}, not {(batch, length)}.")
+            raise UserError(
+                f"Given symbols have shape {tuple(given.shape)}, not {(batch, length)}.",
+                "Give one row per sample, -1 where a position is free.",
+            )
         if int(given.max()) >= denoiser.symbols or int(given.min()) < -1:
             raise UserError(f"A given symbol is outside 0 to {denoiser.symbols - 1}.", "Check its codes.")
     if settings.hybrid:

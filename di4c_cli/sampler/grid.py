@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from di4c_cli.draw import finest
 from di4c_cli.process import Masked
 
 GUMBEL = 4.5
@@ -44,8 +45,8 @@ def reveal_counts(process: Masked, steps: int, free: Tensor) -> Tensor:
     n(t_i, t_{i-1}) of section mg-sampling with the at-least-one rule: a zero becomes a one and the last step
     pays for it. When the ones use up what is left, the sample is finished early and the rest are zeros.
     """
-    t = torch.arange(steps, -1, -1, dtype=torch.float64, device=free.device) / steps
-    masked = (free[None].double() * process.mask_share(t)[:, None]).round().long()  # (N + 1, B)
+    t = torch.arange(steps, -1, -1, dtype=finest(free.device), device=free.device) / steps
+    masked = (free[None].to(t) * process.mask_share(t)[:, None]).round().long()  # (N + 1, B)
     wanted = (masked[:-1] - masked[1:]).clamp_min(1)
     done = torch.minimum(wanted.cumsum(0), free[None])
     done[-1] = free

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from di4c_cli.denoiser import Denoiser
+from di4c_cli.draw import finest
 from di4c_cli.noise import Noise
 from di4c_cli.process import Markov, Masked
 from di4c_cli.sampler.analytical import analytical_step, last_argmax, noise_of
@@ -125,7 +126,9 @@ class Walk:
 
     def time(self, value: float) -> Tensor:
         """`(B,)` of one time."""
-        return torch.full((len(self.noise),), value, dtype=torch.float64, device=self.noise.device)
+        return torch.full(
+            (len(self.noise),), value, dtype=finest(self.noise.device), device=self.noise.device
+        )
 
     def hold(self, x: Tensor, t: float, noise: Noise) -> Tensor:
         """Put what is given back in its place, corrupted to time t (a mask process keeps it clear)."""

@@ -6,11 +6,14 @@ import torch
 from torch import Tensor
 
 from di4c_cli.denoiser import Prediction
+from di4c_cli.draw import finest
 
 
 def nucleus(logits: Tensor, top_p: float) -> Tensor:
     """Keep the fewest most probable symbols whose mass reaches `top_p`, at least one; the others get -inf."""
-    law, order = torch.softmax(logits.double(), -1).sort(dim=-1, descending=True, stable=True)
+    law, order = torch.softmax(logits.to(finest(logits.device)), -1).sort(
+        dim=-1, descending=True, stable=True
+    )
     before = law.cumsum(-1) - law
     drop = torch.zeros_like(before, dtype=torch.bool).scatter_(-1, order, before >= top_p)
     return logits.masked_fill(drop, -torch.inf)

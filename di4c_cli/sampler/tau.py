@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from di4c_cli.draw import finest
 from di4c_cli.noise import Noise, sample_seeds
 from di4c_cli.process import Gaussian, Markov, RowLogProbs, all_rows
 from di4c_cli.sampler.analytical import in_tiles
@@ -44,7 +45,7 @@ def _markov(ask: Predictor) -> Markov:
 def dense(process: Markov, log_probs: RowLogProbs, x_t: Tensor) -> Tensor:
     """p(x0^d|xt) `(B, D, S)`, float64 where the device has it."""
     law = log_probs(*all_rows(x_t)).view(*x_t.shape, process.symbols)
-    return (law if law.device.type == "mps" else law.double()).exp()
+    return law.to(finest(law.device)).exp()
 
 
 def reverse_rates(process: Markov, p0: Tensor, x_t: Tensor, t: Tensor, eps: float = EPS) -> Tensor:

@@ -117,7 +117,7 @@ def _hidden_at(
             continue
         one = slice(i, i + 1)
         own_label, own_lam = (None if a is None else a[one] for a in (label, lam))
-        time = t[one].to(denoiser.dtype)
+        time = t[one].to(denoiser.time_dtype)
         rows = body_at(denoiser.network, x_t[one], time, own_label, own_lam, padded(d, FEWEST))
         if hidden is None:
             hidden = rows.new_zeros(*x_t.shape, rows.shape[-1])

@@ -13,6 +13,7 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from di4c_cli import files
+from di4c_cli.draw import finest
 from di4c_cli.errors import Failure
 
 Row = dict[str, Any]
@@ -75,7 +76,7 @@ def number(value: float) -> float | None:
 
 def _wide(value: Tensor) -> Tensor:
     """Sums are taken in float64, where the device has it."""
-    return value.detach().to(torch.float32 if value.device.type == "mps" else torch.float64)
+    return value.detach().to(finest(value.device))
 
 
 class StepFigures:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +136,8 @@ class Run:
         self.source = self._open(1, self.teacher)
 
     def _open(self, number: int, teacher: Model) -> Source:
-        return open_source(self.recipe.data, teacher, wanted(self.recipe, teacher, number))
+        asked = replace(wanted(self.recipe, teacher, number), device=self.accelerator.device)
+        return open_source(self.recipe.data, teacher, asked)
 
     def _taught(self, source: Source, teacher: Model, number: int) -> Source:
         """The data with the teacher's own samples among them, where the recipe wants some."""

@@ -22,11 +22,12 @@ from di4c_cli.network import build
 from di4c_cli.process import Gaussian, Masked
 from di4c_cli.sampler.settings import Settings
 
+SIZES = {"length": 8, "width": 16, "depth": 1, "heads": 2, "mlp": 16, "labels": 3}
+
 
 def tiny(latent: bool) -> Denoiser:
     torch.manual_seed(0)
-    sizes = {"length": 8, "width": 16, "depth": 1, "heads": 2, "mlp": 16, "labels": 3}
-    net = build({"type": "maskgit", "symbols": 6, **sizes, "latent": {"dim": 1} if latent else None})
+    net = build({"type": "maskgit", "symbols": 6, **SIZES, "latent": {"dim": 1} if latent else None})
     return Denoiser(net, Masked(6), Latent() if latent else None, labels=3).eval()
 
 
@@ -86,6 +87,9 @@ def test_textbook_samplers_end_filled() -> None:
     for way in ({}, {"sampler": "confidence", "guidance": 2.0}):
         x = textbook.sample(tiny(True), Settings(steps=3, **way), 5)  # type: ignore[arg-type]
         assert x.shape == (5, 8) and int(x.max()) < 6
+    net = build({"type": "maskgit", "symbols": 6, **SIZES, "latent": {"dim": 4, "distribution": "normal"}})
+    wide = Denoiser(net, Masked(6), Latent(4, "normal"), labels=3)
+    assert textbook.sample(wide, Settings(steps=2), 5).shape == (5, 8)
     sizes = {"channels": 8, "multipliers": [1, 2], "blocks": 1, "attention": [1], "time_dim": 8}
     net = build({"type": "unet", "symbols": 6, "shape": [1, 4, 4], **sizes})
     x = textbook.sample(Denoiser(net, Gaussian(6)), Settings(steps=3, grid="pixels", last="argmax"), 2)
@@ -128,3 +132,21 @@ MISTAKES = [
 def test_mistakes(words: list[str], reason: str) -> None:
     done = CliRunner().invoke(app, ["bench-latency", *words])
     assert done.exit_code == 2 and reason in done.stderr and len(done.stderr.strip().splitlines()) == 1
+
+
+def test_sizes_that_do_not_go_together_are_one_sentence() -> None:
+    words = [
+        "bench-train",
+        "--width",
+        "100",
+        "--length",
+        "8",
+        "--runs",
+        "1",
+        "--warmup",
+        "0",
+        "--sides",
+        "ours",
+    ]
+    ran = CliRunner().invoke(app, words)
+    assert ran.exit_code == 2 and "must be a multiple" in ran.output and "Memory" not in ran.output

@@ -126,10 +126,10 @@ def test_sensitivity_is_the_mean_divergence_of_pairs() -> None:
 def test_rows_looked_at_are_spread_over_the_sample() -> None:
     """Of 1, 2, 5 and 0 rows in two chunks: the first and the one in the middle, or all there are."""
     b = torch.tensor([0, 1, 1, 2, 2, 2, 2, 2])
-    probe = Probe(4, [b[:5], b[5:]])
+    probe = Probe(4, [b[:5], b[5:]], b.device)
     assert torch.cat(probe.wanted).tolist() == [True, True, True, True, False, False, True, False]
     assert probe.count.tolist() == [1, 2, 5, 0]
-    empty = Probe(2, [])
+    empty = Probe(2, [], b.device)
     assert empty.wanted == [] and empty.count.tolist() == [0, 0]
 
 

@@ -108,6 +108,8 @@ def test_price_rises_to_one() -> None:
     shown = [round(price(settings, p), 6) for p in (0.0, 0.2, 0.3, 0.4, 0.6, 1.0)]
     assert shown == [0.1, 0.1, 0.25, 0.5, 1.0, 1.0]
     assert price(PosteriorSettings(rise=Span(0.0, 0.0)), 0.0) == 1.0
+    jump = PosteriorSettings(floor=0.1, rise=Span(0.6, 0.6))
+    assert [price(jump, p) for p in (0.0, 0.59, 0.6, 1.0)] == [0.1, 0.1, 1.0, 1.0]
 
 
 def test_a_sample_does_not_see_the_others() -> None:

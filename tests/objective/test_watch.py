@@ -78,3 +78,12 @@ def test_correlation_that_is_not_measured_counts_as_none() -> None:
     assert told(watch, blind, GRACE) == []
     (text,) = told(watch, blind | {"lam_sensitivity": 1e-5}, 900)
     assert "collapsing" in text
+
+
+def test_a_posterior_that_is_its_prior() -> None:
+    """One λ a sample has no mixture figures; what its posterior costs is looked at instead."""
+    watch = Watch(1)
+    assert told(watch, {"kl": 0.001, "explained": 50.0}, GRACE - 1) == []
+    (text,) = told(watch, {"kl": 0.001, "explained": 50.0}, 500)
+    assert "λ is not used" in text and "posterior.floor" in text
+    assert told(Watch(1), {"kl": 5.0, "explained": 50.0}, 3000) == []

@@ -29,7 +29,6 @@ from di4c_cli.noise import Noise
 from di4c_cli.process import Gaussian, Markov, Masked, Uniform
 from di4c_cli.sampler.run import sample
 from di4c_cli.sampler.settings import Settings
-from di4c_cli.sampler.trajectory import trajectory
 
 
 def share(process: Masked, t: float) -> float:
@@ -245,16 +244,3 @@ def test_temperature_and_nucleus(bulk_noise: None) -> None:
         cut[kept] = sharp[kept] / sharp[kept].sum()
         law = np.outer(law, cut).reshape(-1)
     assert chi_square(frequencies(x, process), law) > LEVEL
-
-
-@pytest.mark.parametrize("stop", [0.5, 0.25, 0.6])
-def test_a_stopped_trajectory_has_the_law_at_its_time(bulk_noise: None, stop: float) -> None:
-    process = Masked(2)
-    model = tabulated(process, 3, components=2, seed=12)
-    at = torch.where(torch.arange(DRAWS) % 2 == 0, stop, 0.0)
-    kept, ended = trajectory(model, 4, Noise(1, range(DRAWS)), at, finish=True)
-    times = sorted({1.0, 0.75, 0.5, 0.25, 0.0, stop}, reverse=True)
-    law = masked_law(model, [t for t in times if t >= stop])
-    assert chi_square(frequencies(kept[::2], process), law) > LEVEL
-    assert chi_square(frequencies(ended[::2], process), masked_law(model, times)) > LEVEL
-    assert torch.equal(kept[1::2], ended[1::2])

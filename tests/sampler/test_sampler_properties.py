@@ -15,7 +15,6 @@ from di4c_cli.noise import Noise
 from di4c_cli.process import SCHEDULES, Gaussian, Masked, Process, Uniform
 from di4c_cli.sampler.run import sample
 from di4c_cli.sampler.settings import Settings
-from di4c_cli.sampler.trajectory import trajectory
 
 
 class Smooth(nn.Module):
@@ -100,19 +99,6 @@ def test_other_walks_stay_in_range_and_end_with_what_is_given(
     x = sample(model(process, length, mixture), how, Noise(1, [0, 7]), None, fixed)
     assert int(x.min()) >= 0 and int(x.max()) < process.symbols
     assert bool((x[fixed >= 0] == 2).all())
-
-
-@effort(max_examples=60, deadline=None)
-@cases(st.integers(1, 20), st.integers(1, 12), st.lists(st.floats(0, 1), min_size=3, max_size=3))
-def test_trajectories_stop_where_they_should(length: int, steps: int, stops: list[float]) -> None:
-    denoiser = model(Masked(4), length, True)
-    stop = torch.tensor([*stops, 0.0, 1.0])
-    kept, ended = trajectory(denoiser, steps, Noise(3, range(5)), stop, finish=True)
-    assert bool((kept[4] == 4).all()) and int(ended.max()) < 4 and torch.equal(kept[3], ended[3])
-    shown = kept != 4
-    assert torch.equal(kept[shown], ended[shown])
-    short, same = trajectory(denoiser, steps, Noise(3, range(5)), stop)
-    assert torch.equal(short, kept) and torch.equal(same, kept)
 
 
 MISTAKES = [
