@@ -49,9 +49,14 @@ The same seed gives the same samples, whatever the batch size. `di4c eval --stud
 """
 
 
-def model_card(config: ModelConfig, metrics: Mapping[str, Any] | None = None, ref: str = HERE) -> str:
-    """The card of a model; `metrics` is a result of `di4c eval` as JSON, `ref` what users will load it by."""
-    figures = figures_of(metrics, config)
+def model_card(
+    config: ModelConfig, metrics: Mapping[str, Any] | None = None, ref: str = HERE, digest: str = ""
+) -> str:
+    """The card of a model; `metrics` is a result of `di4c eval` as JSON, `ref` what users will load it by.
+
+    `digest` is the hash of the weights by which the result knows the model.
+    """
+    figures = figures_of(metrics, digest)
     header = yaml.safe_dump(header_of(config, figures), sort_keys=False, allow_unicode=True)
     return TEMPLATE.format(
         header=header,
@@ -89,25 +94,41 @@ def header_of(config: ModelConfig, figures: list[dict[str, Any]]) -> dict[str, A
     return header
 
 
-def figures_of(metrics: Mapping[str, Any] | None, config: ModelConfig) -> list[dict[str, Any]]:
-    """This model's figures in an evaluation, one for each metric and number of steps."""
-    if metrics is None:
-        return []
-    rows = [entry.get("row") for entry in metrics.get("models", []) if entry.get("kind") == config.kind]
+def figures_of(metrics: Mapping[str, Any] | None, digest: str) -> list[dict[str, Any]]:
+    """The figures of the weights with this hash in an evaluation, one for each metric and way of sampling."""
+    rows = rows_of(metrics or {}, digest)
     found = []
-    for cell in metrics.get("cells", []):
+    for cell in (metrics or {}).get("cells", []):
         if cell.get("row") not in rows:
             continue
         for name, figure in cell.get("figures", {}).items():
-            way = f"{cell.get('steps')} steps, n = {cell.get('n')}, seed {cell.get('seed')}"
-            found.append({"type": name, "value": figure["value"], "name": f"{name} at {way}"})
+            found.append({"type": name, "value": figure["value"], "name": f"{name} at {_way(cell)}"})
     return found
+
+
+def rows_of(metrics: Mapping[str, Any], digest: str) -> list[str]:
+    """The rows of an evaluation that are about the weights with this hash, whatever they are called."""
+    models = metrics.get("models", [])
+    return [entry["row"] for entry in models if digest and entry.get("digest") == digest]
+
+
+def _way(cell: Mapping[str, Any]) -> str:
+    """How a cell was sampled: its column knows temperature and guidance."""
+    steps, column = f"{cell.get('steps')} steps", str(cell.get("column") or "")
+    hybrid = (cell.get("settings") or {}).get("hybrid")
+    parts = [
+        column if "step" in column else f"{column}, {steps}" if column else steps,
+        *([f"last {hybrid} by the teacher"] if hybrid else []),
+        f"n = {cell.get('n')}",
+        f"seed {cell.get('seed')}",
+    ]
+    return _plain(", ".join(parts))
 
 
 def _figure_section(figures: list[dict[str, Any]]) -> str:
     if not figures:
         return ""
-    lines = [f"| {figure['name']} | {figure['value']:.6g} |" for figure in figures]
+    lines = [f"| {_plain(figure['name'])} | {figure['value']:.6g} |" for figure in figures]
     return "\n".join(["## Figures", "", "| metric | value |", "|---|---|", *lines, "", ""])
 
 

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from di4c_cli import codec, hub, student
-from di4c_cli.card import model_card
+from di4c_cli.card import model_card, rows_of
 from di4c_cli.config import ModelConfig
 from di4c_cli.errors import UserError
+from di4c_cli.metric.features import tensors_digest
 
 MAX_RESULTS = 50 * 2**20
 
@@ -24,8 +25,8 @@ def model_folder(path: Path) -> Path:
     )
 
 
-def results_near(folder: Path) -> dict[str, Any] | None:
-    """The newest evaluation in the model's folder or run."""
+def results_near(folder: Path, digest: str) -> dict[str, Any] | None:
+    """The newest evaluation of these weights in the model's folder or run; others may lie there too."""
     places = [folder, *([folder.parent] if folder.name == "student" else [])]
     found = [
         path for place in places for path in (*place.glob("results.json"), *place.glob("*/results.json"))
@@ -35,23 +36,24 @@ def results_near(folder: Path) -> dict[str, Any] | None:
             tree = json.loads(path.read_text(encoding="utf-8")) if path.stat().st_size < MAX_RESULTS else None
         except (OSError, ValueError):
             continue
-        if isinstance(tree, dict) and "cells" in tree:
+        if isinstance(tree, dict) and "cells" in tree and rows_of(tree, digest):
             return tree
     return None
 
 
-def contents(folder: Path, repo: str, metrics: dict[str, Any] | None = None) -> dict[str, Path | bytes]:
+def contents(folder: Path, repo: str) -> dict[str, Path | bytes]:
     """What is uploaded: the model's own files and nothing else that lies in the folder.
 
     The weights are loaded once, so that nothing broken is published. A card that was written by di4c is
     renewed with the repository's name and the figures; one that somebody edited is left as it is.
     """
-    config, _ = student.load_folder(folder)
+    config, denoiser = student.load_folder(folder)
     if "file" in config.codec:
         codec.build(config.codec, folder)
     names = ["config.json", "model.safetensors", *_codec_names(config)]
     found: dict[str, Path | bytes] = {name: _own_file(folder, name) for name in names}
-    found["README.md"] = model_card(config, metrics, repo).encode()
+    digest = tensors_digest(denoiser.network.state_dict())
+    found["README.md"] = model_card(config, results_near(folder, digest), repo, digest).encode()
     if (folder / "README.md").exists():
         card = _own_file(folder, "README.md")
         if card.read_bytes() != model_card(config).encode():
@@ -64,8 +66,8 @@ def publish(path: Path, repo: str, private: bool = False, revision: str | None =
     if not hub.is_id(repo):
         raise UserError(f"'{repo}' is not a Hub id.", "Write user/name.")
     folder = model_folder(path)
-    files = contents(folder, repo, results_near(folder))
-    return hub.upload(repo, files, private, revision, f"Upload {student.read_config(folder).name}")
+    message = f"Upload {student.read_config(folder).name}"
+    return hub.upload(repo, contents(folder, repo), private, revision, message)
 
 
 def _codec_names(config: ModelConfig) -> list[str]:

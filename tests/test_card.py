@@ -68,15 +68,29 @@ def test_nothing_false_about_local_models() -> None:
 
 
 def test_figures() -> None:
+    """Those of the same weights, each with its way of sampling; never another model's of the same kind."""
     cells = [
-        {"row": "student", "steps": 2, "n": 50, "seed": 0, "figures": {"fid": {"value": 3.25}}},
-        {"row": "teacher", "steps": 2, "n": 50, "seed": 0, "figures": {"fid": {"value": 9.0}}},
+        {"row": row, "column": column, "steps": 2, "n": 50, "seed": 0, "figures": {"fid": {"value": value}}}
+        for row, column, value in (
+            ("student", "2 steps", 3.25),
+            ("student", "2 steps, T 0.8", 3.5),
+            ("student", "w = 3 | x", 3.75),
+            ("other", "2 steps", 7.0),
+            ("teacher", "2 steps", 9.0),
+        )
     ]
-    models = [{"row": "student", "kind": "student"}, {"row": "teacher", "kind": "teacher"}]
-    card = model_card(student(teacher="tiny-text"), {"cells": cells, "models": models})
+    cells[2]["settings"] = {"hybrid": 1}
+    kinds = {"student": "student", "other": "student", "teacher": "teacher"}
+    models = [{"row": row, "kind": kind, "digest": f"hash of {row}"} for row, kind in kinds.items()]
+    results = {"cells": cells, "models": models}
+    card = model_card(student(teacher="tiny-text"), results, digest="hash of student")
     (result,) = header(card)["model-index"][0]["results"]
-    assert [figure["value"] for figure in result["metrics"]] == [3.25]
+    assert [figure["value"] for figure in result["metrics"]] == [3.25, 3.5, 3.75]
     assert "| fid at 2 steps, n = 50, seed 0 | 3.25 |" in card
+    assert "| fid at 2 steps, T 0.8, n = 50, seed 0 | 3.5 |" in card
+    assert "| fid at w = 3   x, 2 steps, last 1 by the teacher, n = 50, seed 0 | 3.75 |" in card
+    for digest in ("", "hash of somebody else"):
+        assert "model-index" not in header(model_card(student(teacher="tiny-text"), results, digest=digest))
 
 
 def test_a_hostile_history_stays_in_its_cell() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from standin import GOLDEN, Fault, Run, StandIn
 from di4c_cli import hub as client
 from di4c_cli import load
 from di4c_cli.errors import Failure, UserError
+from di4c_cli.evaluation.sampling import Entrant
 from di4c_cli.publish import publish
 from di4c_cli.teacher.convert import convert
 
@@ -77,13 +79,28 @@ def test_an_edited_card_is_kept(hub: StandIn, here: Path, tmp_path: Path) -> Non
     assert repository.commits[repository.branches["main"]]["README.md"] == b"# my own words\n"
 
 
+def write_results(folder: Path, digest: str, value: float, age: float) -> None:
+    """A small results.json, some seconds old."""
+    cell = {"row": "student", "column": "4 steps", "steps": 4, "n": 10, "seed": 0}
+    results = {
+        "models": [{"row": "student", "kind": "student", "digest": digest}],
+        "cells": [{**cell, "figures": {"perplexity": {"value": value}}}],
+    }
+    folder.mkdir()
+    path = folder / "results.json"
+    path.write_text(json.dumps(results))
+    os.utime(path, (1e9 - age, 1e9 - age))
+
+
 def test_figures_of_an_evaluation_reach_the_card(hub: StandIn, here: Path, tmp_path: Path) -> None:
-    convert(str(GOLDEN / "sdtt_di4c_student"), tmp_path / "run" / "student")
-    cell = {"row": "student", "steps": 4, "n": 10, "seed": 0, "figures": {"perplexity": {"value": 12.5}}}
-    results = {"models": [{"row": "student", "kind": "student"}], "cells": [cell]}
-    (tmp_path / "run" / "eval").mkdir()
-    (tmp_path / "run" / "eval" / "results.json").write_text(json.dumps(results))
-    publish(tmp_path / "run", "me/model")
+    """Of the newest one of these weights; a newer one of another student is left out."""
+    run = tmp_path / "run"
+    convert(str(GOLDEN / "sdtt_di4c_student"), run / "student")
+    own = Entrant("student", load(str(run))).digest
+    write_results(run / "old", own, 99.0, age=20)
+    write_results(run / "eval", own, 12.5, age=10)
+    write_results(run / "foreign", "0123456789abcdef", 1.0, age=0)
+    publish(run, "me/model")
     repository = hub.repositories["me/model"]
     card = repository.commits[repository.branches["main"]]["README.md"].decode()
     header = yaml.safe_load(card.split("---")[1])
