@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from PIL import Image
 
+from di4c_cli.data.images import quantise
 from di4c_cli.data.items import TensorItems
 from di4c_cli.errors import UserError
 
@@ -26,11 +27,12 @@ def find_cifar(folder: Path) -> Path | None:
     return None
 
 
-def open_cifar(folder: Path) -> TensorItems:
-    """The 50 000 training images, (C, H, W) flattened, with their labels."""
+def open_cifar(folder: Path, levels: int = 256) -> TensorItems:
+    """The 50 000 training images in the teacher's levels, (C, H, W) flattened, with their labels if there are any."""
     sheets = sorted(folder.glob("data_batch_*.png"))
     x, label = _sheets(folder, sheets) if sheets else _binary(sorted(folder.glob("data_batch_*.bin")))
-    return TensorItems(torch.from_numpy(x), torch.from_numpy(label), SHAPE, str(folder))
+    labels = None if label is None else torch.from_numpy(label)
+    return TensorItems(torch.from_numpy(quantise(x, levels)), labels, SHAPE, str(folder))
 
 
 def _binary(paths: list[Path]) -> tuple[np.ndarray, np.ndarray]:
@@ -49,7 +51,7 @@ def _binary(paths: list[Path]) -> tuple[np.ndarray, np.ndarray]:
     return every[:, 1:].copy(), every[:, 0].astype(np.int64)
 
 
-def _sheets(folder: Path, paths: list[Path]) -> tuple[np.ndarray, np.ndarray]:
+def _sheets(folder: Path, paths: list[Path]) -> tuple[np.ndarray, np.ndarray | None]:
     """One image a row of 1024 pixels; the labels of all sheets are one JSON list."""
     parts = []
     for path in paths:
@@ -65,7 +67,7 @@ def _sheets(folder: Path, paths: list[Path]) -> tuple[np.ndarray, np.ndarray]:
     return x, _labels(folder, len(x))
 
 
-def _labels(folder: Path, count: int) -> np.ndarray:
+def _labels(folder: Path, count: int) -> np.ndarray | None:
     for path in (
         folder / "train_lables.json",
         folder / "train_labels.json",
@@ -78,4 +80,4 @@ def _labels(folder: Path, count: int) -> np.ndarray:
             if label.shape != (count,):
                 raise UserError(f"{path} has {label.size} labels for {count} images.", MEND)
             return label
-    return np.full(count, -1, np.int64)
+    return None

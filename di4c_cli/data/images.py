@@ -23,7 +23,8 @@ def quantise(pixels: np.ndarray, levels: int) -> np.ndarray:
     """0..255 to the nearest of `levels` grey levels, the inverse of how they are shown."""
     if levels == 256:
         return pixels
-    return np.rint(pixels.astype(np.float64) * (levels - 1) / 255).astype(np.uint8)
+    kind = np.uint8 if levels < 256 else np.int32
+    return np.rint(pixels.astype(np.float64) * (levels - 1) / 255).astype(kind)
 
 
 def image_files(folder: Path) -> tuple[list[Path], list[int] | None, list[str]]:
@@ -41,11 +42,12 @@ def _inside(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES)
 
 
-def open_image(path: Path, channels: int) -> Image.Image:
-    """An image with one or three channels; a damaged file is named."""
+def open_image(path: Path, channels: int | None = None) -> Image.Image:
+    """An image with one or three channels, without a number as many as it has; a damaged file is named."""
     try:
         with Image.open(path) as image:
-            return image.convert("L" if channels == 1 else "RGB")
+            grey = image.mode == "L" if channels is None else channels == 1
+            return image.convert("L" if grey else "RGB")
     except (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise UserError(f"{path} is not a readable image.", "Mend or remove it.") from error
 
@@ -97,8 +99,10 @@ def open_npz(path: Path, shape: tuple[int, ...] | None, length: int, levels: int
     label = next((found[name] for name in LABELS if name in found), None)
     if x is None or x.dtype.kind not in "ui" or x.ndim < 2:
         raise UserError(f"{path} has no whole numbers under any of {', '.join(IMAGES)}.", "Rename the array.")
-    if label is not None and len(label) != len(x):
-        raise UserError(f"{path} has {len(x)} images and {len(label)} labels.", "Write it again.")
+    if label is not None and label.dtype.kind not in "ui":
+        raise UserError(f"The labels of {path} are not whole numbers.", "Number the classes from 0 on.")
+    if label is not None and label.size != len(x):
+        raise UserError(f"{path} has {len(x)} images and {label.size} labels.", "Write it again.")
     if x.ndim > 2:
         x = _pictures(x, path, shape, levels)
     ids = torch.from_numpy(x.reshape(len(x), -1).copy())
@@ -127,4 +131,6 @@ def _pictures(x: np.ndarray, path: Path, shape: tuple[int, ...] | None, levels: 
         size = "x".join(map(str, x.shape[1:3])) if x.ndim == 4 else str(x.shape[1:])
         wanted = "no pictures" if shape is None else f"{shape[1]}x{shape[2]} with {shape[0]} channels"
         raise UserError(f"{path}, record 0 is {size}, the teacher takes {wanted}.", "Name other images.")
+    if x.size and (x.min() < 0 or x.max() > 255):
+        raise UserError(f"{path} holds pictures with values outside 0..255.", "Bring them to that range.")
     return quantise(x, levels).transpose(0, 3, 1, 2)

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
 
+from di4c_cli.data.images import open_image
 from di4c_cli.errors import UserError
 
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
@@ -94,8 +94,4 @@ def _folder(path: Path) -> Iterator[np.ndarray]:
 
 def _picture(path: Path) -> np.ndarray:
     """Grey stays grey, everything else becomes RGB."""
-    try:
-        with Image.open(path) as image:
-            return np.asarray(image if image.mode == "L" else image.convert("RGB"))
-    except (OSError, UnidentifiedImageError, Image.DecompressionBombError) as error:
-        raise UserError(f"{path} is not a readable image.", "Remove it.") from error
+    return np.asarray(open_image(path))

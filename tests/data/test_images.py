@@ -115,3 +115,39 @@ def test_class_folders_become_codes_once(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(vq_cache.VqItems, "_encode", lambda *_: pytest.fail("encoded again"))
     again, _ = find_items(str(folder), vq_model(), mirrored=True).rows([5, 0], torch.tensor([False, True]))
     assert torch.equal(again, x)
+
+
+@pytest.mark.parametrize(
+    ("label", "told"),
+    [
+        (np.array(["cat", "dog"]), "not whole numbers"),
+        (np.array([0.5, 1.0]), "not whole numbers"),
+        (np.array(1), "2 images and 1 labels"),
+    ],
+)
+def test_labels_that_are_none_are_refused(tmp_path: Path, label: np.ndarray, told: str) -> None:
+    np.savez(tmp_path / "data.npz", x=PICTURES[:2], label=label)
+    with pytest.raises(UserError, match=told):
+        find_items(str(tmp_path / "data.npz"), pixel_model())
+
+
+@pytest.mark.parametrize("levels", [4, 256, 1024])
+def test_every_number_of_levels_is_reached_without_wrapping(tmp_path: Path, levels: int) -> None:
+    ramp = np.arange(256, dtype=np.uint8).repeat(12).reshape(1, 32, 32, 3)
+    Image.fromarray(ramp[0]).save(tmp_path / "ramp.png")
+    np.savez(tmp_path / "ramp.npz", x=ramp)
+    (tmp_path / "cifar").mkdir()
+    Image.fromarray(ramp.reshape(1, 1024, 3)).save(tmp_path / "cifar" / "data_batch_1.png")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "ramp.png").rename(tmp_path / "folder" / "ramp.png")
+    expected = torch.round(flat(ramp).double() * (levels - 1) / 255).long()
+    for name in ("folder", "ramp.npz", "cifar"):
+        x, label = find_items(str(tmp_path / name), pixel_model(levels=levels)).rows([0])
+        assert torch.equal(x, expected), name
+        assert label is None
+
+
+def test_pictures_of_more_than_a_byte_are_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "deep.npz", x=PICTURES.astype(np.uint16) * 256)
+    with pytest.raises(UserError, match=r"outside 0\.\.255"):
+        find_items(str(tmp_path / "deep.npz"), pixel_model(levels=16))

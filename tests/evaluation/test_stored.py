@@ -50,3 +50,14 @@ def test_texts_come_line_by_line(tmp_path: Path) -> None:
     objects.write_text('{"words": 1}')
     with pytest.raises(UserError, match="line 1"):
         read_texts(objects)
+
+
+def test_a_picture_with_a_broken_chunk_is_named(tmp_path: Path) -> None:
+    """Pillow calls this a SyntaxError."""
+    path = tmp_path / "torn.png"
+    noise = np.random.default_rng(0).integers(0, 256, (300, 300), dtype=np.uint8)
+    Image.fromarray(noise).save(path)
+    first, second, *rest = path.read_bytes().split(b"IDAT")
+    path.write_bytes(b"IDAT".join([first, second]) + bytes(4) + b"IDAT".join(rest))
+    with pytest.raises(UserError, match=r"torn\.png is not a readable image"):
+        list(image_batches(tmp_path))
