@@ -151,14 +151,22 @@ def is_cached(repo: str, revision: str, names: list[str]) -> bool:
 def upload(
     repo: str, files: dict[str, Path | bytes], private: bool, revision: str | None, message: str
 ) -> str:
-    """Put files into a repository in one commit, created with the branch if need be; the commit's address."""
+    """Put files into a repository in one commit, created with the branch if need be; the commit's address.
+
+    The client takes `private` as a wish for new repositories only, so an existing public one is refused.
+    """
     from huggingface_hub import CommitOperationAdd, HfApi
 
     branch = None if revision is None else check_revision(revision)
+    api = HfApi()
+    attempt(lambda: api.create_repo(repo, private=private or None, exist_ok=True), repo)
+    if private and not attempt(lambda: api.repo_info(repo), repo).private:
+        raise UserError(
+            f"{repo} exists already and is public.",
+            "Make it private in its settings on the Hub, choose another name, or leave --private out.",
+        )
 
     def call() -> str:
-        api = HfApi()
-        api.create_repo(repo, private=private or None, exist_ok=True)
         if branch is not None:
             api.create_branch(repo, branch=branch, exist_ok=True)
         added = [CommitOperationAdd(name, str(f) if isinstance(f, Path) else f) for name, f in files.items()]

@@ -158,6 +158,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._resolve(method, *self._split(found), fault)
         elif found := re.fullmatch(r"/api/models/([^/]+/[^/]+)/revision/(.+)", path):
             self._revision(*found.groups())
+        elif found := re.fullmatch(r"/api/models/([^/]+/[^/]+)", path):
+            self._revision(found.group(1), "main")
         elif path == "/api/repos/create":
             self._create(json.loads(body))
         elif path == "/api/validate-yaml":

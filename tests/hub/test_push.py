@@ -114,6 +114,19 @@ def test_pushing_again_adds_a_commit(hub: StandIn, here: Path, tmp_path: Path) -
     assert first != second and len(hub.repositories["me/model"].commits) == 3
 
 
+def test_a_private_push_never_lands_in_public(hub: StandIn, here: Path, tmp_path: Path) -> None:
+    convert(str(GOLDEN / "sdtt"), tmp_path / "out")
+    publish(tmp_path / "out", "me/open")
+    before = dict(hub.repositories["me/open"].commits)
+    with pytest.raises(UserError, match=r"me/open exists already and is public\. Make it private"):
+        publish(tmp_path / "out", "me/open", private=True, revision="v2")
+    assert hub.repositories["me/open"].commits == before and "v2" not in hub.repositories["me/open"].branches
+    publish(tmp_path / "out", "me/closed", private=True)
+    publish(tmp_path / "out", "me/closed", private=True)
+    publish(tmp_path / "out", "me/closed")
+    assert hub.repositories["me/closed"].private and len(hub.repositories["me/closed"].commits) == 4
+
+
 def test_a_link_is_not_published(hub: StandIn, here: Path, tmp_path: Path) -> None:
     convert(str(GOLDEN / "sdtt"), tmp_path / "out")
     secret = tmp_path / "secret"
