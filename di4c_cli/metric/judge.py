@@ -111,7 +111,7 @@ def load_judge(ref: str, device: str = "cpu") -> CausalJudge:
         extra = {} if options else {"use_safetensors": True}
         with redirect_stderr(io.StringIO()):  # unpacking a GGUF file draws a bar of its own
             network = transformers.AutoModelForCausalLM.from_pretrained(
-                where, dtype=torch.float32, **options, **extra
+                where, dtype=torch.float32, trust_remote_code=False, **options, **extra
             )
     except (OSError, ValueError, ImportError, KeyError, RuntimeError) as error:
         raise _cannot(ref, path, "cannot be loaded as a causal language model", error) from error
@@ -124,7 +124,8 @@ def _load_tokenizer(transformers: Any, ref: str, where: str, options: dict[str, 
     if path.is_dir() and not any((path / name).is_file() for name in names):
         raise UserError(f"The judge {ref} has no tokenizer.", "Put its tokenizer.json into the folder.")
     try:
-        return transformers.AutoTokenizer.from_pretrained(where, **options)
+        # said outright: left open, transformers may ask at the terminal whether to run a repository's code
+        return transformers.AutoTokenizer.from_pretrained(where, trust_remote_code=False, **options)
     except (OSError, ValueError, ImportError, KeyError, RuntimeError, AttributeError, TypeError) as error:
         raise _cannot(ref, path, "has no tokenizer that can be loaded", error) from error
 

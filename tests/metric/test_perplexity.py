@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,24 @@ def test_a_judge_without_tokenizer_is_refused(judge_folder: Path, tmp_path: Path
     with pytest.raises(UserError, match="has no tokenizer") as error:
         load_judge(str(folder))
     assert error.value.exit_code == 2
+
+
+def test_a_judge_with_code_of_its_own_is_refused_without_a_question(
+    judge_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "judge"
+    shutil.copytree(judge_folder, folder)
+    config = json.loads((folder / "config.json").read_text())
+    classes = {"AutoConfig": "code.Config", "AutoModelForCausalLM": "code.Model"}
+    (folder / "config.json").write_text(json.dumps({**config, "model_type": "own", "auto_map": classes}))
+    (folder / "code.py").write_text(
+        f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Config: pass\nclass Model: pass\n"
+    )
+    asked: list[str] = []
+    monkeypatch.setattr("builtins.input", lambda text: asked.append(text) or "y")
+    with pytest.raises(UserError, match="judge"):
+        load_judge(str(folder))
+    assert not asked and not (tmp_path / "ran").exists()
 
 
 def test_a_judge_that_is_not_there_is_named(tmp_path: Path) -> None:
