@@ -81,7 +81,10 @@ class RunFolder:
         """Remove what killed processes left half written; only for the holder of the lock."""
         for folder in (self.path, *self.path.glob("round-*"), *self.path.glob("round-*/checkpoints")):
             for path in [*folder.glob(".*.part"), *folder.glob(".*.old")]:
-                shutil.rmtree(path, ignore_errors=True)
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path, ignore_errors=True)
+                else:
+                    path.unlink(missing_ok=True)
 
     def state(self, recipe: Recipe) -> State:
         """New, unfinished or finished; a folder of something else is refused with the difference."""
@@ -90,7 +93,7 @@ class RunFolder:
         if not self.path.is_dir():
             raise UserError(f"{self.path} is a file.", "Choose another --out.")
         if not self.recipe.is_file():
-            if any(entry.name != ".lock" for entry in self.path.iterdir()):
+            if any(not _passing(entry.name) for entry in self.path.iterdir()):
                 raise UserError(
                     f"{self.path} holds something that is not a di4c run.",
                     "Choose another --out, or --force moves it aside.",
@@ -143,6 +146,11 @@ class RunFolder:
                     f"Another di4c is writing to {self.path}.", "Wait for it or choose another --out."
                 ) from None
             yield
+
+
+def _passing(name: str) -> bool:
+    """The lock, and what a process killed before its first file was whole leaves behind."""
+    return name == ".lock" or (name.startswith(".") and name.endswith(".part"))
 
 
 def _read_recipe(path: Path) -> dict[str, Any]:

@@ -91,3 +91,12 @@ def test_a_teacher_named_from_where_one_stands_gives_the_run_its_real_name(
         (tmp_path / folder).mkdir(parents=True)
     monkeypatch.chdir(tmp_path / place)
     assert default_out(teacher, "tiny-digits", 0) == Path(f"runs/{name}-tiny-digits-s0")
+
+
+def test_a_kill_while_the_recipe_was_written_leaves_a_new_folder(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    (tmp_path / ".recipe.yaml.77.part").write_text("half")
+    (tmp_path / ".student.77.part").mkdir()
+    assert folder.state(small_recipe("tiny-digits")) is State.NEW
+    folder.clean()
+    assert list(tmp_path.iterdir()) == []
