@@ -169,10 +169,21 @@ def load(folder: Path, trained: Trained) -> Progress:
         trained.ema.load(average, state.pop("ema_updates"))
         return Progress(**state)
     except (SafetensorError, pickle.UnpicklingError, *DAMAGE) as error:
+        if not _is_damage(error):
+            raise
         first = (str(error).splitlines() or [type(error).__name__])[0]
         raise Failure(
-            f"The checkpoint {folder} is damaged: {first}.", "Delete that folder and run again."
+            f"The checkpoint {folder} is damaged: {first}.",
+            "Move that folder elsewhere and run the same command again: it goes on from the one before.",
         ) from error
+
+
+def _is_damage(error: Exception) -> bool:
+    """Whether the file is to blame, and not the machine that could not hold or open it."""
+    if isinstance(error, OSError):
+        return error.errno in (None, errno.ENOENT, errno.EINVAL)
+    text = str(error).lower()
+    return not (isinstance(error, torch.OutOfMemoryError) or "out of memory" in text or "cuda error" in text)
 
 
 def _load_plain(folder: Path, trained: Trained) -> None:

@@ -138,3 +138,28 @@ def test_a_damaged_checkpoint_is_named(teacher: Path, tmp_path: Path) -> None:
     shutil.rmtree(broken)
     distill(recipe, out, Options())
     assert (out / "student" / "model.safetensors").is_file()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"),
+        PermissionError(13, "Permission denied", "model.safetensors"),
+        OSError(24, "Too many open files"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_what_the_machine_refuses_is_no_damage(
+    teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    recipe, out = small_recipe(teacher), tmp_path / "run"
+    distill(recipe, out, Options())
+    shutil.rmtree(out / "student"), shutil.rmtree(out / "round-1" / "student")
+
+    def refuse(*args: object) -> None:
+        raise error
+
+    monkeypatch.setattr("di4c_cli.training.checkpoint._load_plain", refuse)
+    with pytest.raises(type(error)) as caught:
+        distill(recipe, out, Options())
+    assert caught.value is error
