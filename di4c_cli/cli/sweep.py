@@ -24,7 +24,7 @@ def sweep(
     teacher: Annotated[str | None, typer.Option("--teacher", "-t", help="Another teacher.")] = None,
     data: Annotated[str | None, typer.Option(help="Another data source.")] = None,
     iterations: Annotated[int | None, typer.Option(help="Training steps of every row.")] = None,
-    samples: Annotated[int | None, typer.Option(help="Samples per figure.")] = None,
+    samples: Annotated[int | None, typer.Option(min=2, help="Samples per figure.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of training and sampling.")] = 0,
     out: Annotated[
         Path | None, typer.Option(help="Folder of the runs; default: runs/sweep-<name>-s<seed>.")
@@ -58,6 +58,7 @@ def _run(
     device: str | None,
     as_json: bool,
 ) -> None:
+    from di4c_cli.training.processes import training_device
     from di4c_cli.training.rounds import Options
     from di4c_cli.training.sweep import measure_rows, train_row
 
@@ -66,7 +67,7 @@ def _run(
         say(f"{number}/{len(rows)} {row.label}")
         with LiveTable(recipe) as live:
             train_row(recipe, out / row.folder, Options(device=device, report=live, say=say))
-    results = measure_rows(table, rows, out, samples, seed)
+    results = measure_rows(table, rows, out, samples, seed, training_device(device))
     files.write_text(out / "results.json", results.model_dump_json(indent=2))
     if as_json:
         emit_json(results.model_dump(mode="json"))

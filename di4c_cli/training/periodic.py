@@ -15,7 +15,7 @@ def write_samples(model: Model, folder: Path, round_number: int, step: int, seed
     """`COUNT` samples with the model's defaults; the same seed each time, so that they can be compared."""
     x = model.sample(COUNT, seed=seed)
     stem = folder / f"round-{round_number}-step-{step:08d}"
-    shown = model.decode(x)
+    shown = model.decode(x.cpu())
     if isinstance(shown, list):
         path = stem.with_suffix(".txt")
         files.write_text(path, "\n\n".join(shown) + "\n")

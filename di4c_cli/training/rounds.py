@@ -32,7 +32,7 @@ from di4c_cli.training.make_student import new_student, student_config
 from di4c_cli.training.metrics import MetricsFile, Row, read_rows
 from di4c_cli.training.periodic import write_samples
 from di4c_cli.training.plan import make_plan
-from di4c_cli.training.processes import lost_contact, make_accelerator, on_main
+from di4c_cli.training.processes import idle_mps, lost_contact, make_accelerator, on_main
 from di4c_cli.training.run_folder import RunFolder, State
 from di4c_cli.training.signals import StopRequest, stop_on_signal
 from di4c_cli.training.trackers import check_trackers, start_trackers, track
@@ -76,6 +76,8 @@ def distill(recipe: Recipe, out: Path, options: Options, objective: MakeObjectiv
     state = State.NEW
     if not options.force:
         state = on_main(accelerator, lambda: folder.state(recipe))
+    if main and options.device is None and idle_mps():
+        options.say("Training on the CPU: on Apple's GPU nothing has been tried. --device mps uses it.")
     if state is State.FINISHED:
         accelerator.end_training()
         return Outcome(folder, True, main)
@@ -134,6 +136,12 @@ class Run:
         """Teacher and data; nothing has been written yet."""
         self.teacher = load(self.recipe.teacher, weights=self.recipe.init_weights)
         self.source = self._open(1, self.teacher)
+        labels = self.teacher.denoiser.labels
+        if self.accelerator.is_main_process and labels and self.source.read(0, 1).label is None:
+            self.options.say(
+                f"The data {self.recipe.data} has no labels: of a teacher with {labels} classes "
+                "the student learns the unconditional samples alone."
+            )
 
     def _open(self, number: int, teacher: Model) -> Source:
         asked = replace(wanted(self.recipe, teacher, number), device=self.accelerator.device)
@@ -181,7 +189,10 @@ class Run:
 
         def sample(step: int, tensors: dict[str, Tensor]) -> None:
             model = averaged(config, tensors, teacher.folder).taught_by(self.teacher)
-            write_samples(model, self.folder.samples, number, step, self.recipe.seed)
+            write_samples(
+                model.to(self.accelerator.device), self.folder.samples, number, step, self.recipe.seed
+            )
+            self.teacher.to("cpu")
 
         checkpoints = self.folder.checkpoints(number)
         outside = Outside(checkpoints, metrics, stop, self._report, sample, self.options.say)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import torch
+
 from di4c_cli.errors import UserError
 from di4c_cli.model import load, load_folder
 from di4c_cli.recipe import Recipe
@@ -22,14 +24,21 @@ def train_row(recipe: Recipe, folder: Path, options: Options) -> None:
     distill(recipe, folder, options)
 
 
-def measure_rows(sweep: Sweep, rows: list[tuple[Row, Recipe]], out: Path, samples: int, seed: int) -> Results:
+def measure_rows(
+    sweep: Sweep,
+    rows: list[tuple[Row, Recipe]],
+    out: Path,
+    samples: int,
+    seed: int,
+    device: torch.device | str = "cpu",
+) -> Results:
     """Teacher and students at the sweep's step counts, with the instrument of their embedded world."""
     from di4c_cli.evaluation.instruments import world_of, world_scorer
     from di4c_cli.evaluation.plan import steps_plan
     from di4c_cli.evaluation.run import evaluate
     from di4c_cli.evaluation.sampling import Entrant
 
-    teacher = load(rows[0][1].teacher, weights=rows[0][1].init_weights)
+    teacher = load(rows[0][1].teacher, device, weights=rows[0][1].init_weights)
     world = world_of(teacher)
     if not world:
         raise UserError(
@@ -39,7 +48,7 @@ def measure_rows(sweep: Sweep, rows: list[tuple[Row, Recipe]], out: Path, sample
     entrants = [Entrant(TEACHER, teacher, rows[0][1].teacher)]
     for row, _ in rows:
         folder = out / row.folder / "student"
-        entrants.append(Entrant(row.label, load_folder(folder), str(folder)))
+        entrants.append(Entrant(row.label, load_folder(folder).to(device), str(folder)))
     names = [entrant.row for entrant in entrants]
     plan = steps_plan(sweep.name, sweep.summary, names, sweep.steps, samples)
     return evaluate(plan, entrants, [world_scorer(world)], samples, seed, out / "samples", world=world)

@@ -8,6 +8,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -16,7 +17,7 @@ from small_run import make_teacher, same, small_recipe, weights
 from di4c_cli import recipe_file
 from di4c_cli.config import LatentConfig
 from di4c_cli.errors import UserError
-from di4c_cli.model import load_folder
+from di4c_cli.model import Model, load_folder
 from di4c_cli.recipe import Recipe
 from di4c_cli.training.make_student import new_student, student_config
 from di4c_cli.training.metrics import read_rows
@@ -212,3 +213,28 @@ def test_the_weights_that_were_asked_for_are_read(
     with pytest.raises(UserError, match="far enough"):
         distill(small_recipe(teacher, init_weights=said), tmp_path / "run", Options())
     assert asked == [said]
+
+
+def test_data_without_labels_for_a_teacher_with_some_is_said_once(teacher: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "plain.npz", x=np.zeros((4, 64), np.uint8))
+    np.savez(tmp_path / "labelled.npz", x=np.zeros((4, 64), np.uint8), label=np.arange(4))
+    for name, count in (("plain", 1), ("labelled", 0)):
+        said: list[str] = []
+        recipe = small_recipe(teacher, data=str(tmp_path / f"{name}.npz"), training__iterations=1, rounds=2)
+        distill(recipe, tmp_path / name, Options(say=said.append))
+        assert sum("has no labels" in line for line in said) == count
+
+
+def test_samples_under_way_are_drawn_where_the_run_is(
+    teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moved: list[tuple[str, str]] = []
+    to = Model.to
+
+    def record(self: Model, device: torch.device | str) -> Model:
+        moved.append((self.config.kind, str(device)))
+        return to(self, device)
+
+    monkeypatch.setattr(Model, "to", record)
+    distill(small_recipe(teacher, training__sample_every=6), tmp_path / "run", Options())
+    assert ("student", "cpu") in moved

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from di4c_cli import recipe_file
+from di4c_cli.cli.app import app
 from di4c_cli.cli.sweep import paper_table
 from di4c_cli.errors import UserError
 from di4c_cli.training.rounds import Options
@@ -79,6 +81,21 @@ def test_a_small_sweep_from_end_to_end(teacher: Path, tmp_path: Path) -> None:
     assert head == ["method", "1 step, frechet", "1 step, is", "2 steps, frechet", "2 steps, is"]
     assert [line[0] for line in body] == ["teacher", "L = 2", "L = 4"]
     assert all(cell != "-" for line in body for cell in line)
+
+
+def test_rows_are_measured_where_they_were_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(ref: str, device: str, **options: object) -> None:
+        raise UserError(f"{ref} on {device}")
+
+    monkeypatch.setattr("di4c_cli.training.sweep.load", load)
+    sweep = read_sweep("ablations/alpha")
+    with pytest.raises(UserError, match="tiny-digits on cuda:1"):
+        measure_rows(sweep, row_recipes(sweep, None, {}), tmp_path, 10, 0, "cuda:1")
+
+
+def test_too_few_samples_are_refused_before_the_training() -> None:
+    done = CliRunner().invoke(app, ["sweep", "ablations/alpha", "--samples", "-1"])
+    assert done.exit_code == 2 and "--samples" in done.stderr
 
 
 def test_shipped_sweeps_are_listed() -> None:
