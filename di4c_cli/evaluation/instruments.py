@@ -11,15 +11,17 @@ import numpy as np
 import torch
 
 from di4c_cli.codec.text import Text
+from di4c_cli.data.cache import stamp
 from di4c_cli.data.embedded import PIXEL_LEVELS, load_world, speech_lines
 from di4c_cli.errors import UserError
 from di4c_cli.evaluation.enumerated import ExactScorer
 from di4c_cli.evaluation.images import ImageScorer
 from di4c_cli.evaluation.judged import JudgeScorer
 from di4c_cli.evaluation.mauved import MauveScorer
+from di4c_cli.evaluation.parts import identity
 from di4c_cli.evaluation.plan import Plan
 from di4c_cli.evaluation.scorer import Scorer
-from di4c_cli.evaluation.stored import image_batches, read_array, read_texts
+from di4c_cli.evaluation.stored import files_of, image_batches, read_array, read_texts
 from di4c_cli.evaluation.text import NgramScorer
 from di4c_cli.evaluation.world import REFERENCE, classifier_file, text_judge, world_classifier, world_codec
 from di4c_cli.metric.exact import enumerable
@@ -151,8 +153,7 @@ def reference(
         if not path.exists():
             raise UserError(f"There is no reference {path}.", "Check the path.")
         require_size(path.name, next(image_batches(path)).shape[1:], size)
-        stamp = path.stat()
-        source = f"{path.name} {stamp.st_size} {stamp.st_mtime_ns}"
+        source = f"{path.name} {identity(files=stamp(files_of(path)))}"
         cache = out / f"reference-{network.digest}.npz"
         found = cached_reference(cache, path.name, network, image_batches(path), source)
     found.check_network(network)

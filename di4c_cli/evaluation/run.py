@@ -62,13 +62,13 @@ class Runner:
         return min(tried, key=lambda one: sign * one.figures[main].value)
 
     def _try(self, cell: CellPlan) -> Cell:
-        start = time.monotonic()
         entrant = self.entrants[model_row(cell.row)]
         sampling = CellSampling(
             entrant, cell, self.seed, self.plan.labels, self.prompts, self.entrants.get("teacher")
         )
         samples = Parts(self.work / sampling.key, self.n, sampling.part)
         samples.fill(sampling.draw, self.advance)
+        start = time.monotonic()  # the parts know how long sampling took, perhaps in an earlier evaluation
         figures = {}
         for scorer in self.scorers:
             scorer.prepare(sampling)

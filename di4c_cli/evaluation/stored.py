@@ -83,8 +83,13 @@ def _array(path: Path) -> Iterator[np.ndarray]:
         yield np.ascontiguousarray(images[start : start + BATCH])
 
 
+def files_of(path: Path) -> list[Path]:
+    """The files that `image_batches` reads, in its order."""
+    return sorted(p for p in path.rglob("*") if p.suffix.lower() in PICTURES) if path.is_dir() else [path]
+
+
 def _folder(path: Path) -> Iterator[np.ndarray]:
-    names = sorted(p for p in path.rglob("*") if p.suffix.lower() in PICTURES)
+    names = files_of(path)
     for start in range(0, len(names), BATCH):
         images = [_picture(name) for name in names[start : start + BATCH]]
         if len({image.shape for image in images}) > 1:

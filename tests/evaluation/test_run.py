@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import tracemalloc
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from di4c_cli.errors import UserError
-from di4c_cli.evaluation import images, instruments, sampling
+from di4c_cli.evaluation import images, instruments, run, sampling
 from di4c_cli.evaluation.pair import compare_pair
 from di4c_cli.evaluation.parts import Parts, identity
 from di4c_cli.evaluation.plan import CellPlan, Plan
@@ -73,6 +76,52 @@ def test_a_result_says_how_it_was_obtained(teacher: Model, pupil: Model, tmp_pat
     assert [model.row for model in results.models] == ["teacher", "student"]
     results.save(tmp_path / "results.json")
     assert load(tmp_path) == results
+
+
+def test_sampling_time_counts_once(
+    teacher: Model, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, small_parts: None
+) -> None:
+    """By a clock that only sampling moves: ten seconds a part, now or when the parts were made."""
+    clock = [0.0]
+    watch = SimpleNamespace(monotonic=lambda: clock[0])
+    for module in (run, sampling):
+        monkeypatch.setattr(module, "time", watch)
+
+    class Slow(Counting):
+        def sample(self, n: int, **options: Any) -> torch.Tensor:
+            clock[0] += 10
+            return super().sample(n, **options)
+
+    assert _run(Slow(teacher), 100, tmp_path).cells[0].seconds == 20
+    assert _run(Slow(teacher), 150, tmp_path).cells[0].seconds == 30
+    assert clock[0] == 30
+
+
+def test_a_reference_that_changes_inside_is_looked_at_again(tmp_path: Path) -> None:
+    """Images replaced in place or added to a sub-folder leave the folder itself as it was."""
+    folder, out = tmp_path / "real", tmp_path / "out"
+    (folder / "class").mkdir(parents=True)
+    pixels = np.random.default_rng(0).integers(0, 256, (14, 8, 8), dtype=np.uint8)
+    network = instruments.world_features("tiny-digits")
+
+    def mean() -> np.ndarray:
+        tools = instruments.Tools(reference=folder)
+        found = instruments.reference(tools, network, "tiny-digits", 12, out, (8, 8))
+        return np.asarray(found.moments.mean)
+
+    def put(name: str, image: np.ndarray) -> None:
+        Image.fromarray(image).save(folder / name)
+        os.utime(folder, (1e9, 1e9))
+
+    for number in range(12):
+        put(f"class/{number}.png", pixels[number])
+    first = mean()
+    assert np.array_equal(mean(), first)
+    put("class/0.png", pixels[12])
+    second = mean()
+    assert not np.allclose(second, first)
+    put("class/new.png", pixels[13])
+    assert not np.allclose(mean(), second)
 
 
 def _run(model: Any, n: int, work: Path) -> Results:
