@@ -190,7 +190,8 @@ def _models(request: Request, hybrid: int | None, say: Say) -> tuple[Model, Mode
 
     device = choose_device(request.device)
     if request.student is None and request.teacher is not None and not hybrid:
-        return load(request.teacher, device=device), None
+        model = load(request.teacher, device=device)  # a student may teach, and it may only lead
+        return model, model.teacher if model.helped(request.steps, hybrid) else None
     model = load(request.student or default_model(say), device=device)
     if model.helped(request.steps, hybrid):
         return model, model.teacher if request.teacher is None else load(request.teacher, device=device)

@@ -7,13 +7,16 @@ import io
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from di4c_cli import __version__, files
 from di4c_cli.errors import UserError
 from di4c_cli.generate.request import Prepared
+
+if TYPE_CHECKING:
+    from di4c_cli.model import Model
 
 MANIFEST = "manifest.json"
 SYMBOLS = 1 << 20
@@ -31,12 +34,20 @@ def identity(prepared: Prepared) -> dict[str, Any]:
     Nor are device and threads: they may move a last bit, not the law.
     """
     facts = {k: v for k, v in prepared.facts().items() if k not in ("n", "device", "threads")}
-    weights = hashlib.blake2b(digest_size=16)
-    for name, tensor in sorted(prepared.model.denoiser.network.state_dict().items()):
-        weights.update(name.encode())
-        weights.update(np.ascontiguousarray(tensor.detach().float().cpu().numpy()).tobytes())
     given = None if prepared.given is None else prepared.given.tolist()
-    return {"di4c": __version__, "weights": weights.hexdigest(), "given_symbols": given, **facts}
+    found = {"di4c": __version__, "weights": _weights(prepared.model), "given_symbols": given, **facts}
+    if prepared.teacher is not None:
+        found["teacher_weights"] = _weights(prepared.teacher)
+    return found
+
+
+def _weights(model: Model) -> str:
+    """A hash of a model's tensors."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name, tensor in sorted(model.denoiser.network.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(np.ascontiguousarray(tensor.detach().float().cpu().numpy()).tobytes())
+    return digest.hexdigest()
 
 
 def stream(

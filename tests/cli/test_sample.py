@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ import pytest
 import torch
 from click.testing import Result
 from PIL import Image
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 from di4c_cli.cli.app import app
@@ -126,6 +129,29 @@ def test_options_that_change_the_law_are_named(models: dict[str, str]) -> None:
 def test_hybrid_uses_the_student_own_teacher(models: dict[str, str]) -> None:
     told = result("--student", models["student"], "--steps", "4", "--hybrid", "2")
     assert told["hybrid"] == 2 and told["teacher"] == "codes" and told["model"] == "pupil"
+
+
+def test_a_leader_named_as_teacher_brings_its_own() -> None:
+    """The embedded students lead; `--teacher` may name one, as for a second round."""
+    told = result("--teacher", "tiny-digits-student", "--steps", "4", "-n", "2")
+    own = result("--student", "tiny-digits-student", "--steps", "4", "-n", "2", "--out", "own.png")
+    assert told["hybrid"] == own["hybrid"] > 0 and told["teacher"] == "tiny-digits"
+    assert Path("samples.png").read_bytes() == Path("own.png").read_bytes()
+
+
+def test_shards_of_another_teacher_are_not_continued(models: dict[str, str], tmp_path: Path) -> None:
+    """Of the same name, with other weights."""
+    words = ["--student", models["student"], "--steps", "2", "--hybrid", "1", "--out", "many", "-n", "100"]
+    result(*words, "--teacher", models["codes"])
+    other = shutil.copytree(models["codes"], tmp_path / "codes")
+    tensors = load_file(other / "model.safetensors")
+    tensors = {name: tensor * 1.5 for name, tensor in tensors.items()}
+    with safe_open(other / "model.safetensors", framework="pt") as file:
+        save_file(tensors, tmp_path / "changed", file.metadata())
+    (tmp_path / "changed").replace(other / "model.safetensors")
+    done = run(*words, "--teacher", str(other))
+    assert done.exit_code == 2 and "teacher_weights differ" in done.stderr
+    result(*words, "--teacher", models["codes"])
 
 
 def test_pixel_samplers(models: dict[str, str]) -> None:
