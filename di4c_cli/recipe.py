@@ -233,6 +233,15 @@ class Recipe(Part):
         return self
 
 
+class Tokenizer(Part):
+    """How the VQGAN of a world and the classifier that judges it were trained."""
+
+    iterations: int = Field(ge=1, description="training steps of the VQGAN")
+    batch: int = Field(ge=1, description="images a step")
+    lr: float = Field(gt=0, description="learning rate")
+    classifier_iterations: int = Field(ge=1, description="training steps of the classifier")
+
+
 class Pretrain(Part):
     """How an embedded teacher was made (`di4c pretrain`)."""
 
@@ -248,13 +257,13 @@ class Pretrain(Part):
         default_factory=dict, description="config.json's codec entry of the teacher"
     )
     labels: int | None = Field(None, ge=1, description="number of classes; none: unconditional")
-    vqgan: dict[str, Any] | None = Field(
-        None, description="iterations, batch, lr and settings of the VQGAN, if any"
+    vqgan: Tokenizer | None = Field(
+        None, description="`iterations`, `batch`, `lr` and `classifier_iterations` of the VQGAN, if any"
     )
     sampling: SamplingDefaults = Field(
         default_factory=SamplingDefaults, description="the teacher's sampling defaults"
     )
-    seed: int = Field(0, description="of weights and data order")
+    seed: int = Field(0, ge=0, lt=2**31, description="of weights and data order")
     training: Training = Field(default_factory=Training, description="the loop")
     patience: int = Field(5, ge=1, description="evaluations without improvement before the training stops")
     evaluate_every: int = Field(200, ge=1, description="iterations between evaluations on held-out data")

@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,6 +15,10 @@ from torch import Tensor
 
 from di4c_cli.denoiser import Denoiser
 from di4c_cli.noise import Noise
+
+Samples = tuple[Tensor, Tensor | None]
+"""x0 `(N, D)` and labels `(N,)`, if any."""
+Report = Callable[[dict[str, Any]], None]
 
 
 @dataclass
@@ -42,7 +47,18 @@ class History:
     rows: list[dict[str, float]] = field(default_factory=list)
     best: float = float("inf")
     best_step: int = 0
+    stale: int = 0
+    """Evaluations since the best one."""
     seconds: float = 0.0
+
+    def add(self, row: dict[str, float]) -> dict[str, float]:
+        """Take in an evaluation; gives it back."""
+        self.rows.append(row)
+        if row["held_out"] < self.best:
+            self.best, self.best_step, self.stale = row["held_out"], int(row["step"]), 0
+        else:
+            self.stale += 1
+        return row
 
 
 def denoising_loss(
@@ -86,61 +102,61 @@ def validate(denoiser: Denoiser, x: Tensor, label: Tensor | None, low: float, ch
 
 def pretrain(
     denoiser: Denoiser,
-    train: tuple[Tensor, Tensor | None],
-    held_out: tuple[Tensor, Tensor | None],
+    train: Samples,
+    held_out: Samples,
     schedule: Schedule,
-    report: Callable[[dict[str, Any]], None] = lambda row: print(json.dumps(row), flush=True),
+    report: Report = lambda row: print(json.dumps(row), flush=True),
 ) -> tuple[Denoiser, History]:
     """Train, keep the EMA weights that did best on held-out data, stop when they no longer improve."""
     torch.manual_seed(schedule.seed)  # dropout alone uses the global generator
     optimizer = torch.optim.AdamW(
         denoiser.parameters(), schedule.lr, betas=schedule.betas, weight_decay=schedule.weight_decay
     )
-
-    def rate(step: int) -> float:
-        warm = min(1.0, (step + 1) / max(1, schedule.warmup))
-        done = step / schedule.iterations
-        return warm * (0.55 + 0.45 * float(torch.cos(torch.tensor(torch.pi * min(1.0, done)))))
-
-    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, partial(_rate, schedule))
     average, best, history = copy.deepcopy(denoiser), copy.deepcopy(denoiser), History()
-    start, stale = time.monotonic(), 0
-    x_all, label_all = train
+    start = time.monotonic()
     for step in range(1, schedule.iterations + 1):
-        noise = Noise(schedule.seed, range((step - 1) * schedule.batch, step * schedule.batch), "pretrain")
-        pick = (noise.uniform("item") * len(x_all)).long()
-        label = None
-        if label_all is not None:
-            label = torch.where(noise.uniform("drop") < schedule.label_drop, -1, label_all[pick])
-        t = _times(noise, schedule.time_low)
-        x0 = x_all[pick]
-        loss = denoising_loss(denoiser, x0, label, t, noise.uniform("corrupt", x0.shape[1]), True).mean()
+        loss = _batch_loss(denoiser, train, schedule, step)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(denoiser.parameters(), schedule.clip)
         optimizer.step()
         scheduler.step()
-        keep = min(schedule.ema, (1 + step) / (10 + step))
-        with torch.no_grad():
-            for mean, value in zip(average.parameters(), denoiser.parameters(), strict=True):
-                mean.lerp_(value, 1 - keep)
+        _follow(average, denoiser, min(schedule.ema, (1 + step) / (10 + step)))
         if step % schedule.evaluate_every and step != schedule.iterations:
             continue
         figure = validate(average, *held_out, schedule.time_low)
-        row = {
-            "step": step,
-            "train": float(loss.detach()),
-            "held_out": figure,
-            "seconds": time.monotonic() - start,
-        }
-        history.rows.append(row)
-        report(row)
-        if figure < history.best:
-            history.best, history.best_step, stale = figure, step, 0
+        row = {"step": step, "train": float(loss.detach()), "held_out": figure}
+        report(history.add({**row, "seconds": time.monotonic() - start}))
+        if history.best_step == step:
             best.load_state_dict(average.state_dict())
-        else:
-            stale += 1
-            if stale >= schedule.patience:
-                break
+        elif history.stale >= schedule.patience:
+            break
     history.seconds = time.monotonic() - start
     return best, history
+
+
+def _rate(schedule: Schedule, step: int) -> float:
+    """Learning rate as a part of the highest: a linear warm-up times a cosine from 1 to a tenth."""
+    warm = min(1.0, (step + 1) / max(1, schedule.warmup))
+    done = step / schedule.iterations
+    return warm * (0.55 + 0.45 * float(torch.cos(torch.tensor(torch.pi * min(1.0, done)))))
+
+
+def _batch_loss(denoiser: Denoiser, train: Samples, schedule: Schedule, step: int) -> Tensor:
+    """Mean loss of a step's batch; its noise decides the items, the dropped labels and the corruption."""
+    x, labels = train
+    noise = Noise(schedule.seed, range((step - 1) * schedule.batch, step * schedule.batch), "pretrain")
+    pick = (noise.uniform("item") * len(x)).long()
+    label = None
+    if labels is not None:
+        label = torch.where(noise.uniform("drop") < schedule.label_drop, -1, labels[pick])
+    t, x0 = _times(noise, schedule.time_low), x[pick]
+    return denoising_loss(denoiser, x0, label, t, noise.uniform("corrupt", x0.shape[1]), True).mean()
+
+
+@torch.no_grad()
+def _follow(average: Denoiser, denoiser: Denoiser, keep: float) -> None:
+    """One step of the EMA."""
+    for mean, value in zip(average.parameters(), denoiser.parameters(), strict=True):
+        mean.lerp_(value, 1 - keep)
