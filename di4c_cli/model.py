@@ -149,6 +149,7 @@ class Model:
         """
         from di4c_cli.sampler.run import sample_many
 
+        _check_rows(n, label, options.get("given"))
         defaults = self.config.sampling
         if options.get("teacher") is None and self.helped(steps, options.get("hybrid")):
             options["teacher"] = self.teacher.denoiser
@@ -164,6 +165,15 @@ class Model:
     def decode(self, x: Tensor) -> Any:
         """Ids to a list of strings, or to uint8 images `(n, H, W)` or `(n, H, W, 3)`."""
         return self.codec.decode(x)
+
+
+def _check_rows(n: int, label: int | list[int] | Tensor | None, given: Tensor | None) -> None:
+    """Labels and given symbols: one for all or one per sample."""
+    count = 1 if label is None else torch.as_tensor(label).numel()
+    rows = 1 if given is None or given.dim() < 2 else len(given)
+    for found, what in ((count, "labels"), (rows, "rows of given symbols")):
+        if found not in (1, n):
+            raise UserError(f"{found} {what} do not fit {n} samples.", "Give one, or one per sample.")
 
 
 def load(ref: str, device: torch.device | str = "cpu", **options: Any) -> Model:

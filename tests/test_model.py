@@ -80,6 +80,17 @@ def test_samples_are_the_same_for_any_batch_size(kind: str) -> None:
     assert int(whole.max()) < model.denoiser.symbols and int(whole.min()) >= 0
 
 
+def test_labels_and_given_symbols_that_do_not_fit_are_told() -> None:
+    model = make("maskgit")
+    for label in ([1, 2], torch.tensor([1, 2, 0, 1])):
+        with pytest.raises(UserError, match="labels do not fit 3 samples"):
+            model.sample(3, steps=1, label=label)
+    with pytest.raises(UserError, match="2 rows of given symbols do not fit 3 samples"):
+        model.sample(3, steps=1, given=torch.full((2, 9), -1))
+    for label in (1, [1], torch.tensor(1), [0, 1, 2]):
+        assert model.sample(3, steps=1, label=label, given=torch.full((9,), -1)).shape == (3, 9)
+
+
 def test_a_saved_folder_gives_the_same_model(tmp_path: Path) -> None:
     model = make("dit", LatentConfig(inject="token"))
     save_folder(tmp_path / "m", model.config, model.denoiser, "card")
