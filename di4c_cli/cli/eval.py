@@ -56,8 +56,11 @@ def eval(
             _list_protocols()
             return
         if protocol == "tiny-speedup":
+            unused: dict[str, object] = {"--teacher": teacher, "--model": model, "--judge": judge}
+            unused |= {"--temperatures": temperatures, "--features": features, "--reference": reference}
+            _refuse(unused | {"--prompts": prompts, "--samples": samples})
             most = n if limit is None else min(n or limit, limit)
-            _speedup(student, parse_steps(steps), most, seed, out, json)
+            _speedup(student, parse_steps(steps), most, seed, out, json, device)
             return
         from di4c_cli.evaluation.contest import parse_rows
         from di4c_cli.evaluation.instruments import Tools
@@ -123,22 +126,40 @@ def _eval_file(path: Path, order: Order, json: bool, typed: str) -> None:
         say(f"wrote {file}")
 
 
+def _refuse(flags: dict[str, object]) -> None:
+    """tiny-speedup has its own teachers and instruments; a flag it cannot follow is not passed over."""
+    given = [flag for flag, value in flags.items() if value]
+    if given:
+        raise UserError(
+            f"tiny-speedup does not take {', '.join(given)}.",
+            "It compares embedded worlds; name only --student, or evaluate without this protocol.",
+        )
+
+
 def _speedup(
-    student: str | None, counts: list[int] | None, n: int | None, seed: int, out: Path | None, json: bool
+    student: str | None,
+    counts: list[int] | None,
+    n: int | None,
+    seed: int,
+    out: Path | None,
+    json: bool,
+    device: str | None,
 ) -> None:
     """Steps saved at equal quality on the embedded worlds, or on the world of one student."""
     from di4c_cli import files
     from di4c_cli.evaluation import speedup
     from di4c_cli.evaluation.order import check_out
+    from di4c_cli.generate.request import choose_device
     from di4c_cli.report.speedup import COLUMNS, rows, speedup_png
 
     folder = out or Path("evaluations") / "tiny-speedup"
     check_out(folder)
+    place = choose_device(device)
     students = speedup.default_students() if student is None else speedup.one_student(student)
     seeds, steps = range(seed, seed + speedup.REPEATS), counts or speedup.STUDENT_STEPS
     say(f"{', '.join(students)}: teacher and student at several step counts, {len(seeds)} times each.")
     with progress("samples", speedup.work(list(students), n, seeds, steps)) as advance:
-        result = speedup.all_speedups(students, n, seeds, steps, advance)
+        result = speedup.all_speedups(students, n, seeds, steps, advance, place)
     files.write_text(folder / "speedup.json", result.model_dump_json(indent=1) + "\n")
     files.write_bytes(folder / "speedup.png", speedup_png(result))
     if json:

@@ -2,7 +2,7 @@
 
 The teacher's curve is read between its step counts, linearly in the logarithms of steps and quality, after each
 point was lowered to the best of those before it. Everything is repeated with independent seeds; the speed-up is
-their geometric mean, with Student's interval over the repetitions.
+their geometric mean, with Student's interval over the repetitions; shares are averaged as they are.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ TEACHER_STEPS = (1, 2, 4, 8, 16, 32)
 STUDENT_STEPS = (1, 2, 4, 8, 16)
 FIGURES = {"tiny-text": ("bits_per_char", "entropy")}
 """Quality (lower is better) and diversity of a world; images: Fréchet distance and recall."""
-REPEATS = 3
-SAMPLES = {"tiny-digits": 2000, "tiny-vq": 1000, "tiny-pixels": 1000, "tiny-text": 1000}
+REPEATS = 6
+SAMPLES = {"tiny-digits": 2000, "tiny-vq": 1000, "tiny-pixels": 500, "tiny-text": 500}
 
 
 class Figures(BaseModel):
@@ -105,14 +105,28 @@ def steps_for(curve: Sequence[tuple[int, float]], value: float) -> tuple[float, 
 
 
 def geometric(values: Sequence[float]) -> Interval:
-    """Geometric mean with Student's interval of the logarithms."""
-    logs = [math.log(value) for value in values]
-    mean = sum(logs) / len(logs)
-    if len(logs) == 1:
+    """Geometric mean of ratios with Student's interval of the logarithms."""
+    mean, reach = _student([math.log(value) for value in values])
+    if reach is None:
         return Interval(value=values[0])
-    spread = math.sqrt(sum((x - mean) ** 2 for x in logs) / (len(logs) - 1))
-    reach = _quantile(len(logs) - 1) * spread / math.sqrt(len(logs))
     return Interval(value=math.exp(mean), low=math.exp(mean - reach), high=math.exp(mean + reach))
+
+
+def share(values: Sequence[float]) -> Interval:
+    """Mean of shares, which may be 0, with Student's interval inside [0, 1]."""
+    mean, reach = _student(values)
+    if reach is None:
+        return Interval(value=mean)
+    return Interval(value=mean, low=max(0.0, mean - reach), high=min(1.0, mean + reach))
+
+
+def _student(values: Sequence[float]) -> tuple[float, float | None]:
+    """The mean and half its 95 % interval, None for a single value."""
+    mean = sum(values) / len(values)
+    if len(values) == 1:
+        return mean, None
+    spread = math.sqrt(sum((x - mean) ** 2 for x in values) / (len(values) - 1))
+    return mean, _quantile(len(values) - 1) * spread / math.sqrt(len(values))
 
 
 def _quantile(freedom: int) -> float:
@@ -154,7 +168,7 @@ class Curves:
             ratio=geometric([own.quality / teacher[k].quality for own, teacher in repeats]),
             diversity=geometric([_share(own, teacher[k]) for own, teacher in repeats]),
             diversity_best=geometric([_share(own, teacher[max(teacher)]) for own, teacher in repeats]),
-            leaning=geometric([own.leaning for own, _ in repeats]),
+            leaning=share([own.leaning for own, _ in repeats]),
         )
 
 
@@ -172,7 +186,7 @@ def world_speedup(
     advance: Callable[[int], None] = lambda count: None,
 ) -> WorldSpeedup:
     """Both curves of one world, repeated for each seed; the student's at `steps`."""
-    teacher = load(world)
+    teacher = load(world, device=student.denoiser.device)
     figure, diversity = FIGURES.get(world, ("frechet", "recall"))
     curves = Curves()
     for seed in seeds:
@@ -194,7 +208,7 @@ def world_speedup(
         seeds=list(seeds),
         student=student.name,
         teacher_curve={k: geometric([c[k].quality for c in curves.teacher]) for k in curves.teacher[0]},
-        teacher_leaning={k: geometric([c[k].leaning for c in curves.teacher]) for k in curves.teacher[0]},
+        teacher_leaning={k: share([c[k].leaning for c in curves.teacher]) for k in curves.teacher[0]},
         savings=curves.savings(),
     )
 
@@ -216,10 +230,11 @@ def all_speedups(
     seeds: Sequence[int],
     steps: Sequence[int],
     advance: Callable[[int], None] = lambda count: None,
+    device: str = "cpu",
 ) -> Speedups:
     """Every world in `students` (world -> student's name or folder)."""
     worlds = [
-        world_speedup(world, load(ref), n or SAMPLES[world], seeds, steps, advance)
+        world_speedup(world, load(ref, device=device), n or SAMPLES[world], seeds, steps, advance)
         for world, ref in students.items()
     ]
     return Speedups(worlds=worlds)

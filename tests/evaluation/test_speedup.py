@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from di4c_cli.cli.app import app
 from di4c_cli.evaluation import speedup
-from di4c_cli.evaluation.speedup import Curves, Point, geometric, steps_for
+from di4c_cli.evaluation.speedup import Curves, Point, geometric, share, steps_for
 
 CURVE = [(1, 80.0), (2, 40.0), (4, 20.0), (8, 10.0)]
 
@@ -48,6 +48,17 @@ def test_geometric_mean_with_student_s_interval() -> None:
     assert geometric([3.0]).low is None
 
 
+def test_shares_may_be_nothing_or_all() -> None:
+    """Few samples: none is nearer to a training item, which has no logarithm."""
+    figure = share([0.0, 0.0, 0.3])
+    assert figure.value == pytest.approx(0.1) and figure.low == 0.0 and 0.1 < (figure.high or 0) < 1.0
+    assert share([1.0, 0.9]).high == 1.0
+    assert share([0.0]).value == 0.0 and share([0.0]).low is None
+    points = {1: Point(80.0, 0.8, 0.0)}
+    (saving,) = Curves([points] * 2, [points] * 2).savings()
+    assert saving.leaning.value == 0.0
+
+
 def test_savings_of_known_curves() -> None:
     """A student that is its teacher at four times the steps saves exactly four."""
     teacher = {k: Point(80.0 / k, 0.8 if k < 16 else 1.2, 0.5) for k in (1, 2, 4, 8, 16)}
@@ -81,3 +92,32 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert shown.exit_code == 0 and "tiny-digits" in shown.output
     (world,) = json.loads((out / "speedup.json").read_text())["worlds"]
     assert [saving["steps"] for saving in world["savings"]] == [3] and "3" in world["teacher_curve"]
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [["--teacher", "tiny-digits"], ["--model", "b=tiny-digits"], ["--judge", "gpt2"], ["--samples", "x.npy"]],
+)
+def test_flags_it_cannot_follow_are_refused(flags: list[str], tmp_path: Path) -> None:
+    line = ["eval", "--protocol", "tiny-speedup", "--out", str(tmp_path / "out")]
+    done = CliRunner().invoke(app, [*line, *flags])
+    assert done.exit_code == 2 and flags[0] in done.stderr and not (tmp_path / "out").exists()
+
+
+def test_the_device_is_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    line = ["eval", "--protocol", "tiny-speedup", "--out", str(tmp_path / "out"), "--device"]
+    done = CliRunner().invoke(app, [*line, "nowhere"])
+    assert done.exit_code == 2 and "no device 'nowhere'" in done.stderr
+    used: list[str] = []
+    monkeypatch.setattr(
+        speedup,
+        "world_speedup",
+        lambda world, student, *_: used.append(student.denoiser.device.type) or stop(),
+    )
+    CliRunner().invoke(app, [*line, "meta"])
+    assert used == ["meta"]
+
+
+def stop() -> None:
+    """The rest is not looked at."""
+    raise KeyboardInterrupt
