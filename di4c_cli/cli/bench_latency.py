@@ -124,6 +124,7 @@ def _pair(student: str | None, teacher: str | None, device: str) -> tuple[Any, A
 
 def _show(results: list[dict[str, Any]]) -> None:
     """The paper's table, then everything else."""
+    from di4c_cli.report.latency import RATIOS
 
     def seconds(side: dict[str, float]) -> str:
         return f"{side['mean']:.4f} ± {side['std']:.4f}"
@@ -151,10 +152,3 @@ def _show(results: list[dict[str, Any]]) -> None:
             if key in r:
                 interval = f"[{r[key]['low']:.3f}, {r[key]['high']:.3f}]"
                 print(f"{r['experiment']}: {words} {r[key]['ratio']:.3f} {interval}")
-
-
-RATIOS = {
-    "overhead": "student / teacher",
-    "over_body": "teacher's sampler / body only",
-    "textbook_over_ours": "textbook 32-bit sampler / ours",
-}

@@ -29,6 +29,7 @@ class Difference:
     verdict: str
 
     def as_dict(self) -> dict[str, Any]:
+        """For the JSON output."""
         return asdict(self)
 
 

@@ -68,11 +68,8 @@ class Plan:
 
     @property
     def rows(self) -> list[str]:
+        """The models' names, in the order of the cells."""
         return list(dict.fromkeys(cell.row for cell in self.cells))
-
-    @property
-    def columns(self) -> list[str]:
-        return list(dict.fromkeys(cell.column for cell in self.cells))
 
 
 def steps_plan(

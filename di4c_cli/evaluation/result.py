@@ -79,6 +79,7 @@ class Cell(Part):
 
     @property
     def key(self) -> tuple[str, str]:
+        """Its place in the table."""
         return self.row, self.column
 
 

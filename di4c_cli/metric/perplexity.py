@@ -27,11 +27,6 @@ def published_losses(judge: CausalJudge, ids: Tensor, prompt: int = 0) -> np.nda
     return out
 
 
-def perplexity(mean_losses: np.ndarray) -> float:
-    """exp of the mean of per-sample means."""
-    return float(np.exp(np.mean(mean_losses)))
-
-
 @dataclass(frozen=True)
 class StrictScore:
     """Sums over the tokens of one text that count."""

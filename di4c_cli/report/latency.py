@@ -17,6 +17,7 @@ RATIOS = {
     "over_body": "teacher's sampler / body only",
     "textbook_over_ours": "textbook 32-bit sampler / ours",
 }
+"""Keys of `bench-latency`'s results that are ratios, in words."""
 
 
 def latency(results: Results, run: Path | None) -> str:

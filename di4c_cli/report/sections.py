@@ -162,6 +162,7 @@ def curves(run: Path | None) -> str:
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
+    """The lines of a training record that are whole; training's own reader would bring torch along."""
     out = []
     for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
         try:

@@ -72,47 +72,54 @@ def speedup_png(result: Speedups) -> bytes:
 
 
 def _panel(axes: Axes, world: WorldSpeedup) -> None:
-    from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
-
     curves = {
         "teacher": list(world.teacher_curve.items()),
         "student": [(saving.steps, saving.quality) for saving in world.savings],
     }
     for name, points in curves.items():
-        y = [figure.value for _, figure in points]
-        reach = [
-            [value - (figure.low or value) for value, (_, figure) in zip(y, points)],
-            [(figure.high or value) - value for value, (_, figure) in zip(y, points)],
-        ]
-        axes.errorbar(
-            [steps for steps, _ in points], y, yerr=reach, color=COLOURS[name], marker="o", label=name
-        )
+        _curve(axes, name, points)
     for saving in world.savings[:-1]:
         beyond = "≥" if saving.beyond else ""
-        place = (saving.steps, saving.quality.value)
         axes.annotate(
             f"{beyond}{saving.speedup.value:.2g}×",
-            place,
+            (saving.steps, saving.quality.value),
             xytext=(0, -14),
             textcoords="offset points",
             ha="center",
             fontsize=8,
             color=COLOURS["student"],
         )
-    axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_formatter(ScalarFormatter())
-    axes.xaxis.set_minor_formatter(NullFormatter())
-    if max(figure.value for figure in world.teacher_curve.values()) > WIDE * min(
-        saving.quality.value for saving in world.savings
-    ):
-        axes.set_yscale("log")
-        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-        axes.yaxis.set_major_formatter(ScalarFormatter())
-        axes.yaxis.set_minor_formatter(NullFormatter())
-    axes.set_xticks(list(world.teacher_curve))
+    _scales(axes, world)
     axes.margins(y=0.15)
     axes.set_xlabel("sampling steps")
     axes.set_ylabel(TITLES.get(world.figure, world.figure))
     axes.set_title(f"{world.world}, n = {world.n}, {len(world.seeds)} repetitions", fontsize=9)
     axes.grid(True, alpha=0.25)
     axes.legend(frameon=False, fontsize=8)
+
+
+def _curve(axes: Axes, name: str, points: list[tuple[int, Interval]]) -> None:
+    """One model's quality with its intervals."""
+    y = [figure.value for _, figure in points]
+    reach = [
+        [value - (figure.low or value) for value, (_, figure) in zip(y, points)],
+        [(figure.high or value) - value for value, (_, figure) in zip(y, points)],
+    ]
+    steps = [count for count, _ in points]
+    axes.errorbar(steps, y, yerr=reach, color=COLOURS[name], marker="o", label=name)
+
+
+def _scales(axes: Axes, world: WorldSpeedup) -> None:
+    """Steps in powers of two; quality in logarithms where it spans much."""
+    from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
+
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter(ScalarFormatter())
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.set_xticks(list(world.teacher_curve))
+    worst = max(figure.value for figure in world.teacher_curve.values())
+    if worst > WIDE * min(saving.quality.value for saving in world.savings):
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.yaxis.set_major_formatter(ScalarFormatter())
+        axes.yaxis.set_minor_formatter(NullFormatter())
