@@ -81,11 +81,6 @@ def entries() -> dict[str, Entry]:
     return dict(sorted(found.items(), key=lambda item: order.index(item[1].source)))
 
 
-def offline_names() -> list[str]:
-    """The names that never need a network."""
-    return [entry.name for entry in entries().values() if entry.source == "embedded"]
-
-
 def unknown(ref: str, more: list[str], kinds: str = "name, folder, file or Hub id") -> UserError:
     """The answer to a name nobody knows; `more` are the names installed packages add, `kinds` what it could be."""
     hint = nearest(ref, [*entries(), *more])

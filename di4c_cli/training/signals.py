@@ -21,7 +21,6 @@ from di4c_cli.training.launch import LAUNCHED
 SAME_PRESS = 0.2
 """Seconds within which a second signal is the same key press: some launchers pass it on once more."""
 INTERRUPTED = 128 + signal.SIGINT
-TERMINATED = 128 + signal.SIGTERM
 
 
 class Stopped(Di4cError):
