@@ -181,12 +181,12 @@ class Training(Part):
 
 
 class Evaluation(Part):
-    """Defaults of `di4c eval` for this world."""
+    """What `di4c eval` of a run of this recipe does when no flag says otherwise."""
 
-    steps: list[int] = Field(
-        default_factory=lambda: [1, 2, 4, 8, 16], description="sampling steps to compare"
+    steps: list[Annotated[int, Field(ge=1)]] | None = Field(
+        None, min_length=1, description="sampling steps to compare; none: as for every model of its kind"
     )
-    samples: int = Field(2000, ge=2, description="samples for each of them")
+    samples: int | None = Field(None, ge=2, description="samples for each of them; none: likewise")
 
 
 class Recipe(Part):

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from di4c_cli import recipe_file
 from di4c_cli.errors import UserError
-from di4c_cli.evaluation.contest import default_out, entrants
+from di4c_cli.evaluation.contest import default_out, entrants, run_folder
 from di4c_cli.evaluation.instruments import Tools, choose, world_of
 from di4c_cli.evaluation.plan import Plan, steps_plan
 from di4c_cli.evaluation.prompts import continuations, fitted
@@ -16,6 +17,7 @@ from di4c_cli.evaluation.result import Results
 from di4c_cli.evaluation.run import evaluate, runnable
 from di4c_cli.evaluation.sampling import Continuations, Entrant
 from di4c_cli.evaluation.scorer import Scorer
+from di4c_cli.recipe import Evaluation
 
 DEFAULTS: dict[str, tuple[int, list[int]]] = {
     "tiny-digits": (1000, [1, 2, 4, 8]),
@@ -143,9 +145,20 @@ def _named(order: Order, plan: Plan | None) -> tuple[str | None, str | None]:
     return order.student, order.teacher
 
 
+def _defaults(ref: str, world: str) -> tuple[int, list[int]]:
+    """Samples and steps: those of the recipe for the student of a run, where it has any; else the world's."""
+    n, steps = DEFAULTS.get(world, (1000, [1, 2, 4, 8]))
+    run = run_folder(ref)
+    if run is None:
+        return n, steps
+    tree = recipe_file.raw(str(run / "recipe.yaml")).get("evaluation") or {}
+    wish = recipe_file.validate(Evaluation, tree, str(run / "recipe.yaml"))
+    return wish.samples or n, wish.steps or steps
+
+
 def _free_plan(order: Order, taking_part: list[Entrant], world: str) -> Plan:
     """Models against steps; the name is the world's, so that results of one world can be compared."""
-    n, steps = DEFAULTS.get(world, (1000, [1, 2, 4, 8]))
+    n, steps = _defaults(taking_part[-1].ref, world)
     last = taking_part[-1].model
     names = " against ".join(entrant.model.name for entrant in reversed(taking_part))
     rows = [entrant.row for entrant in taking_part]
