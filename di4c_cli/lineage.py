@@ -43,7 +43,7 @@ def _of_run(name: str, folder: Path | None) -> Found | None:
 
     tree = _recipe_of(folder)
     ref, weights = str(tree.get("teacher") or ""), tree.get("init_weights")
-    options = {"weights": weights} if weights == "live" else {}
+    options = {"weights": weights} if weights in ("ema", "live") else {}
     try:
         same, here = name in (ref, Path(ref).resolve().name), Path(ref).exists()
     except (OSError, ValueError):  # longer than a path may be, or with a NUL inside

@@ -57,10 +57,9 @@ def test_the_student_of_a_round_finds_it_too(tmp_path: Path) -> None:
         assert found == Found(str(tmp_path / "teacher"))
     assert find_teacher(history, tmp_path / "elsewhere" / "student") is None
     assert find_teacher({"teacher": "another"}, tmp_path / "student") is None
-    (tmp_path / "recipe.yaml").write_text(f"teacher: {tmp_path / 'teacher'}\ninit_weights: live\n")
-    assert find_teacher(history, tmp_path / "student") == Found(
-        str(tmp_path / "teacher"), {"weights": "live"}
-    )
+    for said, options in (("live", {"weights": "live"}), ("ema", {"weights": "ema"}), ("null", {})):
+        (tmp_path / "recipe.yaml").write_text(f"teacher: {tmp_path / 'teacher'}\ninit_weights: {said}\n")
+        assert find_teacher(history, tmp_path / "student") == Found(str(tmp_path / "teacher"), options)
 
 
 def test_a_student_without_its_teacher_is_evaluated_alone(tmp_path: Path) -> None:
