@@ -1,40 +1,50 @@
-"""Every command line shown in README.md and docs/ is executed here, shortened by flags where it is long."""
+"""Every command line shown in the pages and recipes is executed here, shortened by flags where it is long.
+
+Words to fill in (FILE, RUN, <world>) and files that a page takes for granted are made small here. What cannot be
+executed stands in EXEMPT with the reason.
+"""
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
+from PIL import Image
+from published_models import GOLDEN
+from scan_network import Scan
+from shown import commands, header, overlooked
+from small_models import judge_folder
 from typer.testing import CliRunner
 
 from di4c_cli.cli.app import COMMANDS, app
 
+__all__ = ["judge_folder"]
 ROOT = Path(__file__).parents[2]
 ELSEWHERE = {"extending.md": "test_extending.py"}
-"""Pages whose commands need what other examples on them make."""
-PAGES = [
+"""Pages whose commands need what other examples on them make; that file runs them."""
+ALL = [
     ROOT / "README.md",
-    *sorted(path for path in (ROOT / "docs").glob("*.md") if path.name not in ELSEWHERE),
+    ROOT / "SECURITY.md",
+    ROOT / "di4c_cli" / "embedded" / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
 ]
-SHOWN = re.compile(
-    r"^ {4,}\$? ?((?:di4c|python|make|accelerate|pip|tests/\S+) .*)$|`((?:di4c|python|make|accelerate|pip) [^`\n]+)`",
-    re.M,
-)
+PAGES = [page for page in ALL if page.name not in ELSEWHERE]
+RECIPES = sorted((ROOT / "recipes").rglob("*.yaml"))
 EXEMPT = {
     r"make \w+": "make targets",
-    r"pip install .*": "installs packages",
-    r"accelerate launch.*": "another launcher; tests/training/test_launch.py",
-    r"di4c distill .*--(processes|accelerate-config)\b.*": "several processes; tests/training/test_launch.py",
-    r"di4c [\w-]+ .*\b(sdtt-[1-7]|mdlm|maskgit-\w+)\b.*": "the real Hub; tests/hub has a stand-in",
-    r"di4c .*--device (cuda|mps).*": "a GPU",
-    r"di4c bench-(latency|train) .*--shape (paper|cifar10|imagenet|openwebtext|text-256)\b.*": "published sizes",
-    r".*(\b(FILE|NAME|FOLDER|RUN|CHECKPOINT|SOURCE|REF)\b|user/name|…|<\w+>).*": "a pattern, with words to fill in",
+    r"di4c .*--accelerate-config (ddp|fsdp2|deepspeed-zero2)\b.*": "a GPU",
+    r"di4c .*--device (cuda|mps)\b.*": "a GPU",
+    r"di4c .*--teacher (sdtt-\d|mdlm|maskgit-256)\b.*": "the real Hub; tests/hub has a stand-in",
     r"di4c push .*": "the real Hub; tests/hub/test_push.py",
-    r"di4c .* \| .*": "a pipe of the shell",
-    r"python (-m pytest|tests/|docs/|benchmarks/).*": "tools of the repository, with tests of their own",
-    r"python -m di4c_cli": "tests/cli/test_app.py",
+    r"(pip (install|download)|npm pack) .*": "a package index",
 }
 SHORT = {
     "distill": ["--iterations", "1", "--batch", "2", "--latents", "2"],
@@ -46,34 +56,75 @@ SHORT = {
     "pretrain": ["--iterations", "1"],
 }
 """Appended flags; of a flag given twice the last counts."""
-
-
-def shown(page: Path) -> list[str]:
-    """Command lines of a page in their order: of code blocks, and inline where they have an argument."""
-    out = []
-    for block, inline in SHOWN.findall(page.read_text(encoding="utf-8")):
-        command = re.split(r"\s{2,}|\s+#", block or inline)[0].strip()
-        if block or len(command.split()) > 2:
-            out.append(command)
-    return list(dict.fromkeys(out))
+TOOLS = re.compile(r"(?:python )?((?:tests|docs|benchmarks)/\S+\.py)(.*)")
+"""Scripts of the repository; they take minutes to hours, so their own account of their flags is asked."""
+LATE = re.compile(r"\bRUN\b")
+"""Lines that need what others on the page make."""
 
 
 def exempt(command: str) -> bool:
     return any(re.fullmatch(pattern, command) for pattern in EXEMPT)
 
 
-def run(command: str, number: int) -> None:
-    """In this process; `> file` is honoured, a training run gets a folder of its own."""
-    words = shlex.split(command)
-    assert words[0] == "di4c", f"not a command of ours, and on no list of exemptions: {command}"
+def filled(command: str) -> str:
+    """A line with its words to fill in replaced by small real things."""
+    for word, real in {
+        "<world>": "tiny-digits",
+        "--protocol NAME": "--protocol tiny-digits",
+        "gpt2-large": "judge",
+        "FILE": "texts.txt",
+        "RUN": "runs/mine",
+        " …": "",
+    }.items():
+        command = command.replace(word, real)
+    return command
+
+
+def lay_out(judge: Path) -> None:
+    """What pages take for granted, in the current folder: a judge, texts, a pixel pair in its authors' layout."""
+    shutil.copytree(judge, "judge")
+    Path("texts.txt").write_text("the sea\nthe land and the sea\n" * 10)
+    shutil.copytree(GOLDEN / "tauldr" / "di4c_student", "runs/cifar10")
+    shutil.copy(GOLDEN / "tauldr" / "teacher" / "checkpoints" / "ckpt_0001999999.pt", ".")
+    shutil.copy(GOLDEN / "tauldr" / "teacher" / "config" / "config_001.yaml", ".")
+    torch.jit.script(Scan()).save("inception.pt")
+    images = np.random.default_rng(0).integers(0, 24, size=(30, 8, 8, 3)).astype(np.uint8)
+    np.savez("cifar10-train.npz", images=images)
+    Path("data/cifar10").mkdir(parents=True)
+    for number, image in enumerate(images):
+        Image.fromarray(image).save(f"data/cifar10/{number}.png")
+
+
+def short(words: list[str], number: int) -> list[str]:
+    """A line of ours with the flags that make it quick; a training run gets a folder of its own."""
+    name = next((word for word in words[1:] if word in COMMANDS), "")
+    more = SHORT.get(name, [])
+    if name == "eval" and "--protocol" in words:
+        more = ["--limit", "20", "--steps", "1", "--student", "tiny-digits-student"]
+        if "tiny-speedup" not in words:
+            more = ["--limit", "2"]
+    if name == "eval" and "--samples" in words:
+        more = []
+    if name == "distill" and "--out" not in words:
+        more = [*more, "--out", f"runs/{number}"]
+    return [*words, *more]
+
+
+def run(command: str, number: int = 0, flags: tuple[str, ...] = ()) -> None:
+    """In this process where that is possible, else through a shell in which `di4c` is this interpreter's."""
+    line = filled(command)
+    tool = TOOLS.fullmatch(line)
+    if tool is not None:
+        check_tool(tool[1], tool[2].split())
+        return
+    if not line.startswith("di4c ") or "|" in line or "--processes" in line:
+        in_shell(line, number)
+        return
+    words = shlex.split(line)
     target = None
     if ">" in words:
         target, words = words[-1], words[: words.index(">")]
-    name = next(word for word in words[1:] if word in COMMANDS)
-    words += SHORT.get(name, [])
-    if name == "distill" and "--out" not in words:
-        words += ["--out", f"runs/{number}"]
-    done = CliRunner().invoke(app, words[1:])
+    done = CliRunner().invoke(app, [*short(words, number)[1:], *flags])
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception
     assert done.exit_code == 0, f"{command}: {done.stderr}"
@@ -81,31 +132,118 @@ def run(command: str, number: int) -> None:
         Path(target).write_text(done.stdout, encoding="utf-8")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_command_shown_works(page: Path) -> None:
-    for number, command in enumerate(shown(page)):
-        if not exempt(command):
-            run(command, number)
+def in_shell(line: str, number: int) -> None:
+    """Pipes, variables, several processes, other launchers. A bare `di4c` prints its help and exits with 2 or 0."""
+    first, *rest = re.split(r"(?= [|>] )", line, maxsplit=1)
+    words = [Path(word).name if re.search(r"/di4c$", word) else word for word in shlex.split(first)]
+    if "--processes" in words:
+        words[words.index("--processes") + 1] = "2"
+    if "launch" in words:
+        words[words.index("launch") + 1 : words.index("launch") + 1] = ["--cpu", "--num_processes", "1"]
+    bare = words in (["di4c"], ["python", "-m", "di4c_cli"])
+    here = f"{shlex.quote(sys.executable)} -m"
+    script = (
+        f'di4c() {{ {here} di4c_cli "$@"; }}; python() {{ {shlex.quote(sys.executable)} "$@"; }}; '
+        f'accelerate() {{ {here} accelerate.commands.accelerate_cli "$@"; }}; set -o pipefail; '
+    )
+    known = words if bare or words[0] == "python" else short(words, number)
+    quoted = " ".join(word if re.match(r"[A-Z_]+=", word) else shlex.quote(word) for word in known)
+    done = subprocess.run(
+        ["bash", "-c", script + quoted + "".join(rest)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"ACCELERATE_LOG_LEVEL": "ERROR"},
+    )
+    if bare:
+        assert "Usage" in done.stdout + done.stderr, line
+    else:
+        assert done.returncode == 0, f"{line}: {done.stderr}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def check_tool(path: str, flags: list[str]) -> None:
+    """A script that is there and knows the flags shown."""
+    done = subprocess.run([sys.executable, ROOT / path, "--help"], capture_output=True, text=True, check=True)
+    for flag in flags:
+        assert not flag.startswith("--") or flag in done.stdout, f"{path} has no {flag}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: "/".join(page.parts[-2:]))
+def test_every_command_shown_works(page: Path, judge_folder: Path) -> None:
+    lay_out(judge_folder)
+    found = [command for command in commands(page.read_text(encoding="utf-8")) if not exempt(command)]
+    for number, command in enumerate(sorted(found, key=lambda command: LATE.search(command) is not None)):
+        run(command, number)
+
+
+@pytest.mark.parametrize("page", ALL, ids=lambda page: "/".join(page.parts[-2:]))
+def test_no_command_is_overlooked(page: Path) -> None:
+    assert overlooked(page.read_text(encoding="utf-8")) == []
+
+
+def test_what_is_seen_on_a_page() -> None:
+    page = (
+        "Bare:\n\n    di4c\n    $ di4c teachers --json   a remark\n    VAR=1 .venv/bin/di4c sample -n 2 # more\n\n"
+        "```\n$ di4c eval \\\n    --steps 1\n```\n\n```text\ndi4c distill prints this\n```\n\n"
+        "Inline `di4c recipes`, `di4c distill\n--force` and `di4c` in words.\n\n    di4c eval | tail -n 1\n"
+    )
+    assert commands(page) == [
+        "di4c",
+        "di4c teachers --json",
+        "VAR=1 .venv/bin/di4c sample -n 2",
+        "di4c eval --steps 1",
+        "di4c distill --force",
+        "di4c eval | tail -n 1",
+    ]
+    assert overlooked(page) == []
+    assert overlooked("Like this:\n    sudo di4c eval -n 3\n") == ["sudo di4c eval -n 3"]
+    assert overlooked("With `sudo di4c eval -n 3` too.") == ["sudo di4c eval -n 3"]
+
+
+@pytest.mark.parametrize(
+    "recipe", RECIPES, ids=lambda recipe: recipe.relative_to(ROOT / "recipes").as_posix()
+)
+def test_the_first_line_of_a_recipe_runs_it(recipe: Path, judge_folder: Path) -> None:
+    """By a dry run, where the command has one."""
+    command = header(recipe)
+    if not exempt(command):
+        lay_out(judge_folder)
+        run(command, flags=("--dry-run",) if " distill " in command else ())
+
+
+def test_the_exempt_lines_name_what_is_there() -> None:
+    """Make targets and extras can be looked up, even if they are not run."""
+    targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.M)
+    project = (ROOT / "pyproject.toml").read_text().partition("[project.optional-dependencies]")[2]
+    extras = re.findall(r"^(\w+) = \[", project.partition("\n[")[0], re.M)
+    for page in ALL:
+        text = page.read_text(encoding="utf-8")
+        assert set(re.findall(r"^    make (\w+)|`make (\w+)`", text, re.M)) <= {
+            pair for target in targets for pair in ((target, ""), ("", target))
+        }
+        assert set(re.findall(r"di4c\[(\w+)\]", text)) <= set(extras), page.name
+
+
+@pytest.mark.parametrize("page", ALL, ids=lambda page: "/".join(page.parts[-2:]))
 def test_every_command_named_exists(page: Path) -> None:
     for name in re.findall(r"`di4c ([a-z-]+)\b", page.read_text(encoding="utf-8")):
         assert name in COMMANDS, name
 
 
-def test_readme_python() -> None:
+@pytest.mark.parametrize("name", ["README.md", "docs/troubleshooting.md"])
+def test_python_in_pages(name: str) -> None:
     """Indented blocks that begin with an import are Python, and run."""
-    blocks = re.findall(r"(?:^ {4}.*\n|^\n(?= {4}))+", (ROOT / "README.md").read_text(encoding="utf-8"), re.M)
+    blocks = re.findall(r"(?:^ {4}.*\n|^\n(?= {4}))+", (ROOT / name).read_text(encoding="utf-8"), re.M)
     code = [
-        re.sub(r"^ {4}", "", block, flags=re.M) for block in blocks if re.match(r" {4}(import|from) ", block)
+        re.sub(r"^ {4}", "", block, flags=re.M) for block in blocks if re.match(r"\s*(import|from) ", block)
     ]
+    assert code
     for block in code:
-        exec(compile(block, "README.md", "exec"), {})
+        exec(compile(block.lstrip("\n"), name, "exec"), {})
 
 
 def test_links_between_pages_lead_somewhere() -> None:
-    for page in [*PAGES, ROOT / "docs" / "extending.md", ROOT / "SECURITY.md"]:
+    for page in ALL:
         for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
             assert target.startswith("http") or (page.parent / target).exists(), (page.name, target)
 

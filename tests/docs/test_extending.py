@@ -48,14 +48,25 @@ def test_no_example_is_left_out() -> None:
     assert files == ["make_weights.py", "my_teachers.py", "reverse_loss.py", "left_to_right.py", "ink.py"]
 
 
+def install(folder: Path) -> None:
+    """What pip would write for the page's pyproject.toml: name, version, and its entry points."""
+    (project,) = [text for kind, text in BLOCK.findall(PAGE) if kind == "toml"]
+    value = dict(re.findall(r'^([\w-]+) = "(.*)"$', project, re.M))
+    assert value["build-backend"] == "setuptools.build_meta" and 'py-modules = ["my_teachers"]' in project
+    (group,) = re.findall(r'^\[project\.entry-points\."(.*)"\]$', project, re.M)
+    points = project.partition(f'"{group}"]\n')[2].replace('"', "")
+    info = folder / f"{value['name'].replace('-', '_')}-{value['version']}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {value['name']}\nVersion: {value['version']}\n"
+    )
+    (info / "entry_points.txt").write_text(f"[{group}]\n{points}")
+
+
 def test_a_teacher(here: Path) -> None:
     run("make_weights.py", here)
     (here / "my_teachers.py").write_text(example("my_teachers.py"), encoding="utf-8")
-    (points,) = [text for kind, text in BLOCK.findall(PAGE) if kind == "toml"]
-    info = here / "mine-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[di4c.teachers]\n" + points.splitlines()[1].replace('"', ""))
+    install(here)
     commands = re.findall(r"^    di4c (.+)$", PAGE, re.M)
     assert len(commands) == 3
     for command in commands:

