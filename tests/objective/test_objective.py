@@ -19,8 +19,8 @@ from di4c_cli.denoiser import Denoiser
 from di4c_cli.errors import UserError
 from di4c_cli.noise import Noise
 from di4c_cli.objective.loss import Case, Loss, Objective
-from di4c_cli.objective.reference import trajectory
-from di4c_cli.objective.settings import Alpha, Delta, Settings, Span, Times
+from di4c_cli.objective.reference import draw_reference, trajectory
+from di4c_cli.objective.settings import Alpha, Delta, PosteriorSettings, Settings, Span, Times
 from di4c_cli.objective.steps import confident, teacher_predictions
 from di4c_cli.objective.times import Moments, alpha_at, draw_moments
 
@@ -263,6 +263,22 @@ def test_a_sample_of_the_trajectory_does_not_see_the_others() -> None:
     part = trajectory(theirs, None, t[[4, 1]], 4, Noise(1, [4, 1], "x"), to_zero=True)
     assert whole.x0 is not None and part.x0 is not None
     assert torch.equal(part.x_t, whole.x_t[[4, 1]]) and torch.equal(part.x0, whole.x0[[4, 1]])
+
+
+@pytest.mark.parametrize("learned", [None, PosteriorSettings()])
+@pytest.mark.parametrize("given", [True, False])
+def test_where_samples_without_a_data_term_come_from(learned: PosteriorSettings | None, given: bool) -> None:
+    """`reference: teacher` walks, although data stands by; a posterior takes what is there, or walks on to x0."""
+    settings = Settings(reference="teacher", alpha=Alpha("zero"), posterior=learned)
+    noise = Noise(0, range(4), "train")
+    batch = Batch(list(range(4)), DATA[:4] if given else None, None)
+    drawn = draw_reference(settings, teacher(), batch, draw_moments(settings, noise), noise)
+    if learned is None:
+        assert drawn.x0 is None
+    elif given:
+        assert drawn.x0 is batch.x0
+    else:
+        assert drawn.x0 is not None and int(drawn.x0.max()) < SYMBOLS
 
 
 def test_training_learns_the_correlation() -> None:

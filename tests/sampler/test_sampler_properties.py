@@ -144,3 +144,33 @@ def test_what_a_model_cannot_do_is_refused(
     with pytest.raises(UserError, match=r"no class labels|with class labels"):
         plain = Denoiser(Smooth(3, 2), Masked(3))
         sample(plain, Settings(guidance=1.0), Noise(0, [0]), torch.tensor([1]))
+
+
+def test_a_watcher_hears_of_every_step() -> None:
+    seen = []
+    own = model(Masked(4), 6, False)
+    last = sample(
+        own, Settings(steps=4), Noise(0, range(2)), watch=lambda left, t, x: seen.append((left, t, x.clone()))
+    )
+    assert [(left, t) for left, t, _ in seen] == [(3, 0.75), (2, 0.5), (1, 0.25), (0, 0.0)]
+    assert torch.equal(seen[-1][2], last)
+
+
+@pytest.mark.parametrize("labels", [[0, -2], [4, 0]])
+def test_one_wrong_label_among_right_ones_is_named(labels: list[int]) -> None:
+    wrong = labels[1] if labels[1] < 0 else labels[0]
+    with pytest.raises(UserError, match=f"Label {wrong} is out of range"):
+        sample(model(Masked(4), 6, False), Settings(steps=1), Noise(0, range(2)), torch.tensor(labels))
+
+
+def test_steps_without_a_teacher_are_the_students() -> None:
+    """`hybrid` of them are the teacher's; with none they are not, although a teacher stands by."""
+    student, teacher = model(Masked(4), 6, False), model(Masked(4), 6, False)
+    teacher.network.weight.mul_(-1)  # type: ignore[operator, union-attr]
+
+    def drawn(hybrid: int, helper: Denoiser | None) -> Tensor:
+        return sample(student, Settings(steps=3, hybrid=hybrid), Noise(0, range(8)), teacher=helper)
+
+    assert torch.equal(drawn(0, teacher), drawn(0, None))
+    assert torch.equal(drawn(3, teacher), sample(teacher, Settings(steps=3), Noise(0, range(8))))
+    assert not torch.equal(drawn(1, teacher), drawn(0, None))
