@@ -48,7 +48,9 @@ def distill(
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="Any recipe value: --set objective.alpha.kind=sigmoid")
     ] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda or mps; default: the best there is.")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="cpu, cuda or mps; default: cuda if there is one.")
+    ] = None,
     processes: Annotated[int | None, typer.Option(min=1, help="Local processes to train with.")] = None,
     accelerate_config: Annotated[
         str | None,

@@ -32,7 +32,9 @@ def sweep(
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="Any recipe value, for all rows.")
     ] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda or mps; default: the best there is.")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="cpu, cuda or mps; default: cuda if there is one.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as one JSON object.")] = False,
 ) -> None:
     """Train every row of an ablation and print the paper's table; run it again to resume."""
