@@ -215,6 +215,8 @@ def save_folder(
         (part / "config.json").write_text(
             json.dumps(config.model_dump(mode="json"), indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
         )
+        # safetensors makes files for their owner alone; others may read a student as they may its config.json
+        shutil.copymode(part / "config.json", part / "model.safetensors")
         (part / "README.md").write_text(card, encoding="utf-8")
         if codec_file is not None:
             shutil.copyfile(codec_file, part / codec_file.name)

@@ -103,6 +103,7 @@ def test_a_saved_folder_gives_the_same_model(tmp_path: Path) -> None:
         "config.json",
         "model.safetensors",
     ]
+    assert len({p.stat().st_mode for p in (tmp_path / "m").iterdir()}) == 1
 
 
 def test_bad_references_are_told_in_one_sentence(tmp_path: Path) -> None:
