@@ -18,6 +18,7 @@ from di4c_cli.bench.dense import dense_loss
 from di4c_cli.denoiser import Denoiser
 from di4c_cli.errors import UserError
 from di4c_cli.noise import Noise
+from di4c_cli.objective.fused import evaluate
 from di4c_cli.objective.loss import Case, Loss, Objective
 from di4c_cli.objective.reference import draw_reference, trajectory
 from di4c_cli.objective.settings import Alpha, Delta, PosteriorSettings, Settings, Span, Times
@@ -263,6 +264,24 @@ def test_a_sample_of_the_trajectory_does_not_see_the_others() -> None:
     part = trajectory(theirs, None, t[[4, 1]], 4, Noise(1, [4, 1], "x"), to_zero=True)
     assert whole.x0 is not None and part.x0 is not None
     assert torch.equal(part.x_t, whole.x_t[[4, 1]]) and torch.equal(part.x0, whole.x0[[4, 1]])
+
+
+def test_distillation_at_delta_is_the_mean_over_its_latents() -> None:
+    """Each λ of a sample has a time and an x_δ of its own; term and gradient are those of their mean."""
+    settings = replace(CIFAR, delta=Delta(0.5, 0.6, 0.5))
+    ours, theirs, index = denoiser("dit", True, 1), denoiser("dit", False, 2), [0, 1]
+    batch, noise = batch_of(ours, index), Noise(0, index, "train")
+    loss = Objective(settings)(ours, theirs, batch, noise)
+    assert batch.x0 is not None
+    case = Case(ours, theirs, None, noise, draw_moments(settings, noise), batch.x0, batch.x0)
+    apart, delta = Objective(settings).at_delta(case)
+    lam = ours.draw_latent(noise, "lam/delta", 3)
+    assert lam is not None
+    _, out = evaluate(apart, ours.predict(apart.x_t, delta, None, lam.flatten(0, 1)))
+    torch.testing.assert_close(loss.terms["distil"], out.terms["distil"].view(2, 3).mean(1))
+    squares = out.health["grad_distil"].view(2, 3).square().sum(1)
+    assert float(squares.min()) > 0
+    torch.testing.assert_close(loss.health["grad_distil"], squares.sqrt() / 3)
 
 
 @pytest.mark.parametrize("learned", [None, PosteriorSettings()])
