@@ -25,6 +25,7 @@ from small_models import judge_folder
 from typer.testing import CliRunner
 
 from di4c_cli.cli.app import COMMANDS, app
+from di4c_cli.training import worlds
 
 __all__ = ["judge_folder"]
 ROOT = Path(__file__).parents[2]
@@ -60,6 +61,12 @@ TOOLS = re.compile(r"(?:python )?((?:tests|docs|benchmarks)/\S+\.py)(.*)")
 """Scripts of the repository; they take minutes to hours, so their own account of their flags is asked."""
 LATE = re.compile(r"\bRUN\b")
 """Lines that need what others on the page make."""
+
+
+@pytest.fixture(autouse=True)
+def _quick_classifier(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`di4c pretrain` trains a classifier for the digits too, and has no flag to make that short."""
+    monkeypatch.setattr(worlds.make_classifier, "__defaults__", (2,))
 
 
 def exempt(command: str) -> bool:
