@@ -11,9 +11,9 @@ import typer
 
 from di4c_cli import embedded, recipe_file
 from di4c_cli.cli.console import command_line, emit_json, guarded, say
-from di4c_cli.cli.live import SHOWN, LiveTable, duration
+from di4c_cli.cli.live import LiveTable, duration, figures_of
 from di4c_cli.errors import Di4cError
-from di4c_cli.teacher.registry import recipe_for
+from di4c_cli.teacher.registry import known, recipe_for
 from di4c_cli.training.launch import launch, launch_with_accelerate, launched
 from di4c_cli.training.launch import preset as accelerate_preset
 
@@ -79,6 +79,8 @@ def distill(
 
         resolved, name = resolve(teacher, recipe, flags, settings or [], preset)
         folder = out or default_out(resolved.teacher, name, resolved.seed)
+        if recipe is None and teacher is not None and not known(teacher) and not launched():
+            say(f"Recipe {name}, by the kind of teacher; --recipe chooses another.")
         if dry_run:
             _preview(resolved, folder, processes or 1, device, as_json)
         elif launched() or (processes in (None, 1) and accelerate_config is None):
@@ -145,7 +147,7 @@ def _run(recipe: Recipe, out: Path, device: str | None, force: bool, as_json: bo
     else:
         skipped = f", {figures['skipped']} skipped" if figures["skipped"] else ""
         say(f"{figures['steps']} steps in {duration(figures['seconds'])}{skipped}. Means of the last tenth:")
-        say("  " + ", ".join(f"{name} {figures[name]:.4g}" for name in SHOWN if name in figures))
+        say("  " + ", ".join(f"{name} {figures[name]:.4g}" for name in figures_of(recipe) if name in figures))
         say(f"Student: {folder.student}")
         say(f"Curves:  {folder.curves}")
     say("Next:")

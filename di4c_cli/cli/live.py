@@ -18,8 +18,13 @@ EVERY = 2.0
 """Seconds between two lines of the table."""
 LINES = 8
 WIDE = 80
-NARROW = ("step", "left", "loss", "correlation")
+NARROW = ("step", "left", "loss", "correlation", "kl")
 SMOOTH = 0.9
+
+
+def figures_of(recipe: Recipe) -> tuple[str, ...]:
+    """Names of the figures that tell how a run of this recipe fares."""
+    return SHOWN if recipe.objective.posterior is None else BOUNDED
 
 
 class LiveTable:
@@ -30,7 +35,7 @@ class LiveTable:
         from rich.live import Live
 
         self.recipe = recipe
-        self._shown_names = SHOWN if recipe.objective.posterior is None else BOUNDED
+        self._shown_names = figures_of(recipe)
         self._console = Console(stderr=True)
         self._live = None
         if self._console.is_terminal:

@@ -89,11 +89,15 @@ def unknown(ref: str, more: list[str], kinds: str = "name, folder, file or Hub i
     )
 
 
+def known(ref: str) -> bool:
+    """Whether a reference is a name of this list, with or without a revision."""
+    return ref.partition("@")[0] in entries()
+
+
 def recipe_for(ref: str) -> str:
     """The recipe that distils a reference: of a name its own, otherwise that of the format its files have."""
-    name = ref.partition("@")[0]
-    if name in entries():
-        return entries()[name].recipe
+    if known(ref):
+        return entries()[ref.partition("@")[0]].recipe
     from di4c_cli.teacher import recipe_of
 
     return recipe_of(ref)

@@ -111,3 +111,11 @@ def test_dry_run_prints_and_writes_nothing(teacher: Path, tmp_path: Path) -> Non
 
 def test_durations() -> None:
     assert [duration(seconds) for seconds in (3.6, 200, 7500)] == ["4 s", "3:20", "2:05:00"]
+
+
+def test_a_recipe_that_nobody_named_is_said(teacher: Path, tmp_path: Path) -> None:
+    words = ["distill", "--teacher", str(teacher), "--dry-run", "--iterations", "1"]
+    guessed = call(*words, "--out", str(tmp_path / "a"))
+    assert "by the kind of teacher; --recipe chooses another." in guessed.stderr
+    named = call(*words, "--recipe", "paper/tiny-digits", "--out", str(tmp_path / "b"))
+    assert "by the kind of teacher" not in named.stderr

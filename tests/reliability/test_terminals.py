@@ -61,6 +61,11 @@ def test_the_live_table_fits(columns: int) -> None:
     assert ("marginal" in header) == (columns == 80)
 
 
+def test_a_narrow_live_table_of_the_default_shows_what_lambda_costs() -> None:
+    live = LiveTable(recipe_file.read("tiny-digits"))
+    assert [column.header for column in live.table(40).columns] == ["step", "left", "loss", "kl"]
+
+
 class Screen(io.StringIO):
     """A stream that says it is a terminal."""
 
