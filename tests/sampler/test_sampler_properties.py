@@ -11,10 +11,12 @@ from torch import Tensor, nn
 
 from di4c_cli.denoiser import Denoiser, Latent
 from di4c_cli.errors import UserError
+from di4c_cli.network import build
 from di4c_cli.noise import Noise
 from di4c_cli.process import SCHEDULES, Gaussian, Masked, Process, Uniform
 from di4c_cli.sampler.run import sample
 from di4c_cli.sampler.settings import Settings
+from di4c_cli.sampler.tiles import predict
 
 
 class Smooth(nn.Module):
@@ -174,3 +176,35 @@ def test_steps_without_a_teacher_are_the_students() -> None:
     assert torch.equal(drawn(0, teacher), drawn(0, None))
     assert torch.equal(drawn(3, teacher), sample(teacher, Settings(steps=3), Noise(0, range(8))))
     assert not torch.equal(drawn(1, teacher), drawn(0, None))
+
+
+def test_confidence_counts_only_the_free_positions() -> None:
+    """Half of eight are given: four steps reveal one each, and what is given is there from the start."""
+    fixed = torch.tensor([[3, -1, 2, -1, 1, -1, 0, -1]] * 2)
+    left = []
+    own = model(Masked(4), 8, False)
+    how = Settings(steps=4, sampler="confidence")
+    x = sample(
+        own, how, Noise(0, range(2)), None, fixed, watch=lambda _, t, x: left.append(int((x == 4).sum()))
+    )
+    assert left == [6, 4, 2, 0]
+    assert torch.equal(x[fixed >= 0], fixed[fixed >= 0])
+    shown = sample(own, Settings(steps=1), Noise(0, range(2)), None, fixed)
+    assert torch.equal(shown[fixed >= 0], fixed[fixed >= 0])
+
+
+def test_a_tile_of_one_computes_what_is_wanted() -> None:
+    """Sample by sample, at the wanted positions only; one sample wants nothing."""
+    torch.manual_seed(0)
+    sizes = {"symbols": 5, "length": 7, "width": 16, "depth": 2, "heads": 2, "mlp": 32}
+    own = Denoiser(build({"type": "maskgit", **sizes}), Masked(5)).double()
+    x = torch.full((3, 7), 5)
+    x[0, 2] = 1
+    wanted = torch.zeros(3, 7, dtype=torch.bool)
+    wanted[0, [1, 5]] = wanted[2, 3] = True
+    t = torch.tensor([1.0, 0.5, 0.25])
+    b, d = wanted.nonzero(as_tuple=True)
+    part = predict(own, x, t, tile=1, wanted=wanted)
+    with torch.no_grad():
+        whole = own.predict(x, t).logits(b, d)
+        torch.testing.assert_close(part.logits(b, d), whole)
