@@ -13,7 +13,7 @@ from di4c_cli.bench.dense import dense_loss
 from di4c_cli.objective.core import Core
 from di4c_cli.objective.fused import evaluate
 from di4c_cli.objective.problem import Outcome, Problem, Weights
-from di4c_cli.objective.targets import _first_above, inverse_cdf
+from di4c_cli.objective.targets import _first_above, inverse_cdf, product
 from di4c_cli.process import Masked
 
 VARIATES = ["marginal", "convex", "none"]
@@ -185,6 +185,13 @@ def test_a_goal_that_rounds_to_the_total_draws_the_last_symbol_with_weight() -> 
     goal = torch.tensor([[1.0], [0.5], [0.0]], dtype=torch.float64)
     running = torch.tensor([[0.5, 1.0, 1.0]], dtype=torch.float64).repeat(3, 1)
     assert _first_above(running, goal).flatten().tolist() == [1, 1, 0]
+
+
+def test_probabilities_keep_their_precision_under_autocast() -> None:
+    a, b = torch.rand(3, 40), torch.rand(40, 5)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert (a @ b).dtype is torch.bfloat16
+        torch.testing.assert_close(product(a, b), (a.double() @ b.double()).float())
 
 
 def test_half_precision_network_under_autocast() -> None:
