@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import float64_run
@@ -27,12 +28,16 @@ def losses(out: Path) -> list[float]:
 
 
 def children(process: subprocess.Popen[str]) -> list[psutil.Process]:
-    """The two processes of a launcher, in order."""
+    """The two processes of a launcher, in order; it may have others for a moment, that try out the processor."""
     deadline = time.monotonic() + PATIENCE
-    while len(found := psutil.Process(process.pid).children()) < 2:
+    found: dict[int, psutil.Process] = {}
+    while len(found) < 2:
         assert time.monotonic() < deadline, "the launcher started no processes"
         time.sleep(0.05)
-    return sorted(found, key=lambda child: int(child.environ()["RANK"]))
+        for child in psutil.Process(process.pid).children():
+            with suppress(psutil.Error, KeyError):
+                found[int(child.environ()["RANK"])] = child
+    return [found[rank] for rank in sorted(found)]
 
 
 def test_two_processes_give_the_losses_of_one_in_float64(teacher: Path, tmp_path: Path) -> None:

@@ -187,7 +187,15 @@ def test_mistakes_write_nothing(teacher: Path, tmp_path: Path) -> None:
         ({"training.teacher_share": 0.4, "training.teacher_pool": 400}, (0.4, 400)),
         ({"training.teacher_share": 0.4, "training.teacher_pool": 400, "data": "teacher"}, (1.0, 1000)),
         ({"training.teacher_share": 0.0, "training.teacher_pool": 400, "data": "teacher"}, (1.0, 400)),
-        ({"training.teacher_pool": 400, "training.iterations": 3, "training.batch": 5}, (0.4, 15)),
+        (
+            {
+                "training.teacher_share": 0.4,
+                "training.teacher_pool": 400,
+                "training.iterations": 3,
+                "training.batch": 5,
+            },
+            (0.4, 15),
+        ),
     ],
 )
 def test_how_many_of_the_teachers_samples(overrides: dict[str, Any], expected: tuple[float, int]) -> None:
