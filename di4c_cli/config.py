@@ -13,11 +13,12 @@ class LatentConfig(BaseModel):
     """How λ is drawn and how it enters the network."""
 
     model_config = ConfigDict(extra="forbid")
-    dim: int = Field(1, ge=1, le=4096, description="numbers in λ")
+    dim: int = Field(1, ge=1, le=4096, description="numbers in λ; with inject `local`, at every position")
     distribution: Literal["uniform", "normal"] = Field("uniform", description="on [0, 1), or standard normal")
-    inject: Literal["token", "film", "field"] = Field(
+    inject: Literal["token", "film", "field", "local"] = Field(
         "token",
-        description="as one more token, as a modulation of every block, or as a vector at every position",
+        description="as one more token, as a modulation of every block, as a vector at every position; "
+        "`local`: every position has numbers of its own",
     )
     features: Literal["sinusoid", "raw"] | None = Field(
         None, description="how λ is presented to the network; none: by its dimension"

@@ -18,10 +18,11 @@ DISTRIBUTIONS = ("uniform", "normal")
 
 @dataclass(frozen=True)
 class Latent:
-    """The mixture variable λ: `dim` numbers, uniform on [0, 1) or standard normal."""
+    """The mixture variable λ: `dim` numbers at each of `places`, uniform on [0, 1) or standard normal."""
 
     dim: int = 1
     distribution: str = "uniform"
+    places: int = 1
 
     def __post_init__(self) -> None:
         if self.distribution not in DISTRIBUTIONS:
@@ -30,9 +31,14 @@ class Latent:
                 f"Choose one of {', '.join(DISTRIBUTIONS)}.",
             )
 
+    @property
+    def size(self) -> int:
+        """Numbers in all."""
+        return self.dim * self.places
+
     def draw(self, noise: Noise, name: str, *count: int) -> Tensor:
-        """`(B, *count)` for a scalar λ, `(B, *count, dim)` for a vector."""
-        shape = count if self.dim == 1 else (*count, self.dim)
+        """`(B, *count)` for a scalar λ, `(B, *count, size)` for a vector."""
+        shape = count if self.size == 1 else (*count, self.size)
         return noise.uniform(name, *shape) if self.distribution == "uniform" else noise.normal(name, *shape)
 
 

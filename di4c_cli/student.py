@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import cast
 
 import torch
 from pydantic import ValidationError
@@ -19,6 +20,7 @@ from di4c_cli.account import Account
 from di4c_cli.config import FORMAT, ModelConfig
 from di4c_cli.denoiser import Denoiser, Latent
 from di4c_cli.errors import UserError
+from di4c_cli.network.base import Network
 
 MAX_CONFIG = 2 * 2**20
 LARGEST = 1e8
@@ -46,7 +48,10 @@ def build(config: ModelConfig) -> Denoiser:
 
 
 def _dress(net: nn.Module, config: ModelConfig) -> Denoiser:
-    latent = None if config.latent is None else Latent(config.latent.dim, config.latent.distribution)
+    latent = None
+    if (given := config.latent) is not None:
+        places = cast(Network, net).length if given.inject == "local" else 1
+        latent = Latent(given.dim, given.distribution, places)
     try:
         forward = process.build(config.process)
     except (ValueError, RuntimeError, ArithmeticError) as error:

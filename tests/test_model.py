@@ -38,10 +38,20 @@ def make(kind: str, latent: LatentConfig | None = None) -> Model:
 
 
 @pytest.mark.parametrize("kind", NETWORKS)
-@pytest.mark.parametrize("latent", [None, LatentConfig(inject="film"), LatentConfig(inject="film", dim=3)])
+@pytest.mark.parametrize(
+    "latent",
+    [
+        None,
+        LatentConfig(inject="film"),
+        LatentConfig(inject="film", dim=3),
+        LatentConfig(inject="local", dim=2),
+    ],
+)
 def test_log_probs_are_normalised_and_certain_at_known_positions(
     kind: str, latent: LatentConfig | None
 ) -> None:
+    if kind == "unet" and latent and latent.inject == "local":
+        pytest.skip("the U-Net has no λ of that kind")
     model = make(kind, latent)
     symbols, length = model.denoiser.symbols, model.denoiser.length
     x = torch.randint(0, symbols, (4, length))

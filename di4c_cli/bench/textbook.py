@@ -27,7 +27,7 @@ def _latent(model: Denoiser, batch: int) -> Tensor | None:
     """One λ a sample from torch's own generator, as a plain sampler would draw it."""
     if model.latent is None:
         return None
-    shape = (batch,) if model.latent.dim == 1 else (batch, model.latent.dim)
+    shape = (batch,) if model.latent.size == 1 else (batch, model.latent.size)
     draw = torch.rand if model.latent.distribution == "uniform" else torch.randn
     return draw(shape, device=model.device, dtype=model.time_dtype)
 

@@ -93,7 +93,7 @@ def _transition(
     """`(states, states)`, rows are x_t."""
     values: list[float | None] = [None]
     if denoiser.latent is not None:
-        if denoiser.latent.dim != 1 or denoiser.latent.distribution != "uniform":
+        if denoiser.latent.size != 1 or denoiser.latent.distribution != "uniform":
             raise UserError("Only a scalar uniform λ can be enumerated.", "Use sampled metrics.")
         values = [(k + 0.5) / latents for k in range(latents)]
     total = torch.zeros(len(space), len(space), dtype=torch.float64, device=space.device)

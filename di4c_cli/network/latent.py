@@ -1,4 +1,4 @@
-"""How λ enters a network: as one more token (the paper's way), as a modulation of every block, or as a field.
+"""How λ enters a network: as one more token (the paper's way), as a modulation of every block, as a field, or locally.
 
 Which distribution λ follows and when it is drawn is the denoiser's business; here a given λ becomes vectors.
 """
@@ -18,10 +18,19 @@ FEATURES = 128  # width of the sinusoid features of one λ component, as publish
 HIDDEN = 512  # hidden width of the published λ projection, whatever the size of the network
 SCALE = 1000.0  # λ in [0, 1) is stretched to the range of positions the features were made for
 CHOICES = {
-    "inject": ("token", "film", "field"),
+    "inject": ("token", "film", "field", "local"),
     "features": ("sinusoid", "raw"),
     "distribution": ("uniform", "normal"),
 }
+
+
+MODULES = {
+    "token": "latent_projection",
+    "film": "latent_film",
+    "field": "latent_field",
+    "local": "latent_local",
+}
+"""The name of the one λ module that a transformer has."""
 
 
 def sinusoid(value: Tensor, width: int, cosines_first: bool = False) -> Tensor:
@@ -194,6 +203,27 @@ class LatentField(nn.Module):
             self.profiles.copy_(torch.randn(shape, generator=generator) / math.sqrt(self.rank))
 
 
+class LatentLocal(LatentMlp):
+    """λ of `dim` numbers at every position, as a vector there: attention lets neighbours agree on what they say."""
+
+    def __init__(
+        self,
+        width: int,
+        length: int,
+        dim: int = 1,
+        features: str = "sinusoid",
+        distribution: str = "uniform",
+    ) -> None:
+        hidden = min(HIDDEN, 2 * width)
+        super().__init__(hidden, width, dim, features, distribution)
+        self.length, self.default_std = length, 0.5 / math.sqrt(hidden)
+        self.init_latent()
+
+    def forward(self, lam: Tensor) -> Tensor:
+        """λ `(B, length·dim)` -> `(B, length, width)`."""
+        return super().forward(lam).unflatten(0, (-1, self.length))
+
+
 class LatentNetwork(nn.Module):
     """A transformer that may be conditioned on λ; holds one `latent_*` module or none."""
 
@@ -211,8 +241,10 @@ class LatentNetwork(nn.Module):
             self.latent_projection = LatentEmbedding(width, **settings)
         elif self.latent["inject"] == "film":
             self.latent_film = LatentFilm(width, depth, parts, **settings)
-        else:
+        elif self.latent["inject"] == "field":
             self.latent_field = LatentField(width, length, **settings)
+        else:
+            self.latent_local = LatentLocal(width, length, **settings)
 
     def latent_vectors(self, lam: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
         """λ -> (token `(B, 1, H)` or None, modulations `(B, depth, parts, H)` or None)."""
@@ -225,15 +257,18 @@ class LatentNetwork(nn.Module):
         return None, self.latent_film(lam) if self.latent["inject"] == "film" else None
 
     def add_field(self, hidden: Tensor, lam: Tensor | None) -> Tensor:
-        """Embedded positions `(B, T, H)` with λ's field on the first of them, where there is one."""
-        if lam is None or self.latent is None or self.latent["inject"] != "field":
+        """Embedded positions `(B, T, H)` with λ's vectors on the first of them, where it has one for each."""
+        if lam is None or self.latent is None or self.latent["inject"] not in ("field", "local"):
             return hidden
-        field = self.latent_field(lam)[:, : hidden.shape[1]].to(hidden.dtype)
+        field = self._latent_module()(lam)[:, : hidden.shape[1]].to(hidden.dtype)
         return hidden + nn.functional.pad(field, (0, 0, 0, hidden.shape[1] - field.shape[1]))
 
     def init_latent(self, kind: str | float = "default", generator: torch.Generator | None = None) -> None:
         """Redraw the λ weights alone; see `LatentMlp.init_latent`."""
         if self.latent is None:
             raise ValueError("a network without λ conditioning has no λ weights to initialise")
-        modules = {"token": "latent_projection", "film": "latent_film", "field": "latent_field"}
-        getattr(self, modules[self.latent["inject"]]).init_latent(kind, generator)
+        self._latent_module().init_latent(kind, generator)
+
+    def _latent_module(self) -> Any:
+        assert self.latent is not None
+        return getattr(self, MODULES[self.latent["inject"]])

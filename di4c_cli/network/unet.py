@@ -72,8 +72,10 @@ class UNet(nn.Module):
             return None
         given = {key: value for key, value in latent.items() if value is not None}
         settings = latent_settings({"inject": "film", "features": "sinusoid"} | given)
-        if settings and settings["inject"] == "token":
-            raise UserError("The U-Net takes λ beside the time, not as 'token'.", "Use 'film' or 'field'.")
+        if settings and settings["inject"] in ("token", "local"):
+            raise UserError(
+                f"The U-Net takes λ beside the time, not as '{settings['inject']}'.", "Use 'film' or 'field'."
+            )
         return settings
 
     def _check(self) -> None:

@@ -24,39 +24,54 @@ from di4c_cli.objective.settings import PosteriorSettings
 
 EMBEDDED = 16
 """Numbers per symbol that q looks at."""
+REACH = 3
+"""Positions to each side that one layer of a local q looks at."""
 WIDEST = 5.0
 """|log variance| of q is kept below this: a wider or sharper q is an accident of the first steps."""
 
 
+class Nearby(nn.Module):
+    """A convolution along the positions and GELU, `(B, D, in)` -> `(B, D, out)`; added to its input if as wide."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.mix = nn.Conv1d(inputs, outputs, 2 * REACH + 1, padding=REACH)
+        self.added = inputs == outputs
+
+    def forward(self, h: Tensor) -> Tensor:
+        change = nn.functional.gelu(self.mix(h.transpose(1, 2))).transpose(1, 2)
+        return h + change if self.added else change
+
+
 class Posterior(nn.Module):
-    """A normal law of λ for every sample, from a small network over its symbols before and after corruption."""
+    """A normal law of λ for every sample, from a small network over its symbols before and after corruption.
+
+    A λ with numbers of its own at every position is told by the symbols nearby, wherever they stand.
+    """
 
     def __init__(self, student: Denoiser, width: int, seed: str) -> None:
         super().__init__()
         if student.latent is None or student.latent.distribution != "normal":
             raise UserError("objective.posterior needs a normal λ.", "Add --set latent.distribution=normal.")
-        states, dim = student.process.states, student.latent.dim
+        states, latent = student.process.states, student.latent
         (number,) = sample_seeds(seed, [0])
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(number)
             self.clean, self.noisy = nn.Embedding(states, EMBEDDED), nn.Embedding(states, EMBEDDED)
-            self.net = nn.Sequential(
-                nn.Linear(student.length * EMBEDDED, width),
-                nn.GELU(),
-                nn.Linear(width, width),
-                nn.GELU(),
-                nn.Linear(width, 2 * dim),
-            )
-            last = self.net[-1]
-            assert isinstance(last, nn.Linear)
+            if latent.places > 1:
+                layers: list[nn.Module] = [Nearby(EMBEDDED, width), Nearby(width, width)]
+            else:
+                first, second = nn.Linear(student.length * EMBEDDED, width), nn.Linear(width, width)
+                layers = [nn.Flatten(), first, nn.GELU(), second, nn.GELU()]
+            last = nn.Linear(width, 2 * latent.dim)
+            self.net = nn.Sequential(*layers, last)
             nn.init.normal_(last.weight, std=0.05)
             nn.init.zeros_(last.bias)
 
     def forward(self, x0: Tensor, x_t: Tensor) -> tuple[Tensor, Tensor]:
-        """x0, x_t `(B, D)` -> mean and log variance of λ, `(B, dim)` each."""
-        seen = self.clean(x0) + self.noisy(x_t)
-        mean, log_variance = self.net(seen.flatten(1)).chunk(2, -1)
-        return mean, WIDEST * torch.tanh(log_variance / WIDEST)
+        """x0, x_t `(B, D)` -> mean and log variance of λ, `(B, size)` each."""
+        mean, log_variance = self.net(self.clean(x0) + self.noisy(x_t)).chunk(2, -1)
+        return mean.flatten(1), WIDEST * torch.tanh(log_variance / WIDEST).flatten(1)
 
 
 def divergence(mean: Tensor, log_variance: Tensor) -> Tensor:
@@ -90,9 +105,9 @@ def bound(
     """Mean of the weighted bound over the samples, with a graph; the same per sample `(B,)`; its parts, unweighted."""
     assert problem.x0 is not None and student.latent is not None
     mean, log_variance = posterior(problem.x0, problem.x_t)
-    draw = noise.normal("lam/posterior", student.latent.dim).to(mean)
+    draw = noise.normal("lam/posterior", student.latent.size).to(mean)
     lam = mean + (0.5 * log_variance).exp() * draw
-    lam = lam.squeeze(-1) if student.latent.dim == 1 else lam
+    lam = lam.squeeze(-1) if student.latent.size == 1 else lam
     prediction = student.predict(problem.x_t, t, label, lam.to(student.time_dtype), dropout)
     one, zero = torch.ones_like(t), torch.zeros_like(t)
     alone = replace(problem, latents=1, weights=Weights(zero, zero, one, zero), control_variate="none")

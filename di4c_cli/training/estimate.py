@@ -92,8 +92,8 @@ def saved_bytes(denoiser: Denoiser, half: bool) -> int:
     with torch.device("meta"), _fused_attention(), hooks:
         x, t = torch.zeros(2, denoiser.length, dtype=torch.long), torch.zeros(2)
         label = None if denoiser.labels is None else torch.zeros(2, dtype=torch.long)
-        dim = 1 if denoiser.latent is None else denoiser.latent.dim
-        lam = None if denoiser.latent is None else torch.zeros((2,) if dim == 1 else (2, dim))
+        size = 1 if denoiser.latent is None else denoiser.latent.size
+        lam = None if denoiser.latent is None else torch.zeros((2,) if size == 1 else (2, size))
         hidden = network.body(x, t, label, lam)  # type: ignore[operator]
         del hidden
     return sum(kept.values()) // 2

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from di4c_cli.errors import UserError
 from di4c_cli.network import build
 from di4c_cli.network.dit import DiT
-from di4c_cli.network.latent import LatentEmbedding, LatentFilm, latent_settings, sinusoid
+from di4c_cli.network.latent import LatentEmbedding, LatentFilm, LatentLocal, latent_settings, sinusoid
 
 SEED = 7
 
@@ -75,7 +75,9 @@ def test_half_precision_weights_do_not_blur_the_angles() -> None:
     torch.testing.assert_close(blurred.float(), exact, rtol=0, atol=0.01)
 
 
-@pytest.mark.parametrize("make", [lambda: LatentEmbedding(16), lambda: LatentFilm(16, depth=2)])
+@pytest.mark.parametrize(
+    "make", [lambda: LatentEmbedding(16), lambda: LatentFilm(16, depth=2), lambda: LatentLocal(16, length=5)]
+)
 def test_initialisation_kinds(make: Any) -> None:
     module, lam = make(), torch.rand(5)
     module.init_latent("zero", generator())
@@ -110,6 +112,20 @@ def test_default_film_starts_far_from_a_student_without_latent(width: int, setti
     assert vectors.shape == (64, 3, 4, width)
     spread = vectors.std(dim=0).mean().item()
     assert 0.03 < spread < 0.4
+
+
+def test_local_numbers_speak_for_their_own_position() -> None:
+    """The same map everywhere: numbers that change places take their vectors with them."""
+    module = LatentLocal(16, length=4, dim=3, features="raw", distribution="normal")
+    lam = torch.randn(5, 4, 3, generator=generator())
+    vectors, order = module(lam.flatten(1)), [2, 0, 3, 1]
+    assert vectors.shape == (5, 4, 16)
+    torch.testing.assert_close(module(lam[:, order].flatten(1)), vectors[:, order])
+    moved = lam.clone()
+    moved[:, 1] += 1
+    changed = (module(moved.flatten(1)) - vectors).abs().amax(2) > 1e-6
+    assert changed[:, 1].all() and not changed[:, [0, 2, 3]].any()
+    assert 0.03 < vectors.std(dim=0).mean().item() < 0.4
 
 
 def test_settings_write_out_the_defaults() -> None:

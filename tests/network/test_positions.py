@@ -21,6 +21,7 @@ LATENTS: list[dict[str, Any] | None] = [
     {"inject": "film"},
     {"inject": "film", "dim": 3},
     {"inject": "field", "dim": 3},
+    {"inject": "local", "dim": 2},
 ]
 
 
@@ -34,7 +35,7 @@ def test_rows_equal_the_body(kind: str, latent: dict[str, Any] | None) -> None:
         parameter.normal_(0, 0.3)
     x, t = torch.randint(0, 12, (1, 13)), torch.tensor([0.6], dtype=torch.float64)
     label = torch.tensor([2]) if "labels" in settings else None
-    dim = 0 if latent is None else latent.get("dim", 1)
+    dim = 0 if latent is None else latent.get("dim", 1) * (13 if latent["inject"] == "local" else 1)
     lam = None if dim == 0 else torch.rand((1,) if dim == 1 else (1, dim), dtype=torch.float64)
     d = torch.tensor([4, 0, 12, 4])
     whole = net.body(x, t, label, lam)

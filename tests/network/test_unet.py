@@ -155,8 +155,9 @@ def test_latent_must_fit_the_network() -> None:
     with pytest.raises(ValueError, match="mixture"):
         teacher.body(x, t, None, t)
     assert torch.equal(student.body(x, t, None, t), student.body(x, t, None, t[:, None]))
-    with pytest.raises(UserError, match="film"):
-        UNet(**SIZES, latent={"inject": "token"})
+    for inject in ("token", "local"):
+        with pytest.raises(UserError, match="film"):
+            UNet(**SIZES, latent={"inject": inject})
 
 
 def test_labels() -> None:

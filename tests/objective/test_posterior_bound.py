@@ -38,15 +38,18 @@ class Batch:
     label: Tensor | None = None
 
 
-def mixture(kind: str, dim: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> Denoiser:
-    latent = {"inject": "film", "dim": dim, "distribution": "normal", "features": "raw"}
+def mixture(
+    kind: str, dim: int, dtype: torch.dtype = torch.float64, seed: int = 0, inject: str = "film"
+) -> Denoiser:
+    latent = {"inject": inject, "dim": dim, "distribution": "normal", "features": "raw"}
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         network = build({**NETWORKS[kind], "latent": latent}).to(dtype)
     scatter(network, seed, 0.2)
     symbols = int(str(NETWORKS[kind]["symbols"]))
     process = Gaussian(symbols) if kind == "unet" else Masked(symbols)
-    return Denoiser(network, process, Latent(dim, "normal"), labels=3 if kind == "maskgit" else None)
+    places = int(str(NETWORKS[kind]["length"])) if inject == "local" else 1
+    return Denoiser(network, process, Latent(dim, "normal", places), labels=3 if kind == "maskgit" else None)
 
 
 def loss_of(model: Denoiser, q: Posterior, x0: Tensor, settings: Settings = ALONE, seed: int = 0) -> Loss:
@@ -58,10 +61,13 @@ def posterior_of(model: Denoiser, width: int = 8, seed: str = "q") -> Posterior:
     return Posterior(model, width, seed).to(model.dtype)
 
 
-@pytest.mark.parametrize("kind", NETWORKS)
-@pytest.mark.parametrize("dim", [1, 3])
-def test_bound_reaches_student_and_posterior(kind: str, dim: int) -> None:
-    model = mixture(kind, dim)
+@pytest.mark.parametrize(
+    ("kind", "dim", "inject"),
+    [(kind, dim, "film") for kind in NETWORKS for dim in (1, 3)]
+    + [("dit", 2, "local"), ("maskgit", 1, "local")],
+)
+def test_bound_reaches_student_and_posterior(kind: str, dim: int, inject: str) -> None:
+    model = mixture(kind, dim, inject=inject)
     q = posterior_of(model)
     x0 = torch.arange(4 * model.length).view(4, -1) % model.symbols
     loss = loss_of(model, q, x0)
@@ -149,10 +155,11 @@ def test_one_share_puts_times_at_one() -> None:
     assert float(t.min()) >= 0.2
 
 
-@pytest.mark.parametrize("dim", [1, 3])
-def test_latents_are_drawn_from_q(dim: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("dim", "inject"), [(1, "film"), (3, "film"), (2, "local")])
+def test_latents_are_drawn_from_q(dim: int, inject: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """λ = mean + exp(log variance / 2) ε with the sample's own ε; one number a sample if there is one dimension."""
-    model, seen = mixture("dit", dim), []
+    model, seen = mixture("dit", dim, inject=inject), []
+    dim *= model.length if inject == "local" else 1
     q = posterior_of(model)
     x0 = torch.arange(4 * model.length).view(4, -1) % model.symbols
     predict = model.predict
@@ -165,6 +172,33 @@ def test_latents_are_drawn_from_q(dim: int, monkeypatch: pytest.MonkeyPatch) -> 
     )
     assert seen[-1].shape == ((4,) if dim == 1 else (4, dim))
     torch.testing.assert_close(seen[-1].view(4, dim), expected.to(seen[-1]))
+
+
+def test_a_local_q_hears_its_neighbours_alone() -> None:
+    """Two layers with a reach of three: a symbol tells the numbers of λ up to six places away, and no others."""
+    latent = {"inject": "local", "dim": 2, "distribution": "normal", "features": "raw"}
+    network = build(
+        {
+            "type": "dit",
+            "symbols": 5,
+            "length": 20,
+            "width": 8,
+            "depth": 1,
+            "heads": 2,
+            "cond_dim": 4,
+            "latent": latent,
+        }
+    )
+    q = Posterior(Denoiser(network, Masked(5), Latent(2, "normal", 20)), 8, "q").double()
+    x0, x_t = torch.arange(20)[None] % 5, torch.full((1, 20), 5)
+    other = x0.clone()
+    other[0, 10] = (other[0, 10] + 1) % 5
+    before, after = (torch.stack(q(x, x_t)).view(2, 20, 2) for x in (x0, other))
+    touched = (before != after).any(2).any(0)
+    assert touched.nonzero().flatten().tolist() == list(range(4, 17))
+    # and wherever it stands: the middle of a shifted sample is told the same
+    shifted = torch.stack(q(x0.roll(1, 1), x_t)).view(2, 20, 2)
+    torch.testing.assert_close(shifted[:, 8:13], before[:, 7:12])
 
 
 def test_q_starts_near_the_prior_and_stays_in_bounds() -> None:
@@ -185,7 +219,7 @@ def test_weights_of_q_come_from_their_seed_alone() -> None:
     torch.rand(7)
     again, other = posterior_of(model, seed="a"), posterior_of(model, seed="b")
     assert all(torch.equal(p, r) for p, r in zip(first.parameters(), again.parameters()))
-    assert not torch.equal(first.net[0].weight, other.net[0].weight)
+    assert not torch.equal(first.net[1].weight, other.net[1].weight)
 
 
 def test_needs_a_normal_latent() -> None:
