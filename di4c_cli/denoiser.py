@@ -41,6 +41,11 @@ class Latent:
         shape = count if self.size == 1 else (*count, self.size)
         return noise.uniform(name, *shape) if self.distribution == "uniform" else noise.normal(name, *shape)
 
+    def stratified(self, noise: Noise, name: str, count: int) -> Tensor:
+        """`(B, count)` of one uniform number, one in each of `count` equal parts of [0, 1)."""
+        draw = self.draw(noise, name, count)
+        return (draw + torch.arange(count, device=draw.device)) / count
+
 
 class Prediction:
     """p(x0|xt; λ) for one batch: the body has run, the head runs only where it is asked.
@@ -117,9 +122,12 @@ class Denoiser(nn.Module):
         """Of the weights."""
         return next(self.network.parameters()).device
 
-    def draw_latent(self, noise: Noise, name: str, *count: int) -> Tensor | None:
+    def draw_latent(self, noise: Noise, name: str, *count: int, stratified: bool = False) -> Tensor | None:
         """λ for each sample, or `count` of them; None for a product model."""
-        return None if self.latent is None else self.latent.draw(noise, name, *count).to(self.time_dtype)
+        if self.latent is None:
+            return None
+        draw = self.latent.stratified if stratified else self.latent.draw
+        return draw(noise, name, *count).to(self.time_dtype)
 
     def predict(
         self,

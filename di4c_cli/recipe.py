@@ -90,6 +90,9 @@ class Objective(Part):
     """The Di4C loss: distil + consis + α_t corr + marginal (paper sections 3, A, F)."""
 
     latents: int = Field(16, ge=1, description="L, λ draws per sample (M = N = L)")
+    stratified: bool = Field(
+        False, description="one λ from each of L equal parts of [0, 1); for λ of one uniform number"
+    )
     branch: Literal["both", "split"] = Field(
         "split",
         description="`both`: distil at its own δ and consis at t (eq. loss-cifar10); `split`: t ≤ δ distils",
@@ -216,6 +219,17 @@ class Recipe(Part):
             self.objective.reference = "teacher"
         elif self.objective.reference == "teacher" and self.data != "teacher":
             self.data = "teacher"
+        return self
+
+    @model_validator(mode="after")
+    def _parts(self) -> Recipe:
+        """An interval has equal parts; a vector of normal numbers has none."""
+        one = self.latent.dim == 1 and self.latent.distribution == "uniform" and self.latent.inject != "local"
+        if self.objective.stratified and not one:
+            raise ValueError(
+                "objective.stratified needs λ of one uniform number; "
+                "--set latent.dim=1 --set latent.distribution=uniform, or --set objective.stratified=false"
+            )
         return self
 
     @model_validator(mode="after")

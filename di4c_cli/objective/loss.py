@@ -128,7 +128,7 @@ class Objective:
         if not len(chosen):
             return problem
         x_u = self._one_step(case, teacher, each, problem.chunk_bytes)[chosen]
-        lam = case.student.draw_latent(case.noise, "lam/u", count)
+        lam = self._latents(case, "lam/u")
         student_u = case.student.predict(
             x_u.flatten(0, 1),
             repeat(moments.u[chosen], count),
@@ -139,6 +139,11 @@ class Objective:
         place[chosen] = torch.arange(len(chosen), device=place.device)
         uniform = case.noise.uniform("draw/u", count, x_t.shape[1])
         return replace(problem, student_u=student_u, place=place, uniform=uniform)
+
+    def _latents(self, case: Case, name: str) -> Tensor | None:
+        """λ `(B, L)` or `(B, L, size)` of the student."""
+        s = self.settings
+        return case.student.draw_latent(case.noise, name, s.latents, stratified=s.stratified)
 
     def _one_step(self, case: Case, teacher: Prediction, each: int, budget: int) -> Tensor:
         """x_u `(B, L, D)`, L draws of the teacher's step from x_t."""
@@ -156,7 +161,7 @@ class Objective:
     def student_at_t(self, case: Case, dropout: bool = False) -> Prediction:
         """The student at x_t under L latents, with its graph."""
         count = self.settings.latents
-        lam = case.student.draw_latent(case.noise, "lam/t", count)
+        lam = self._latents(case, "lam/t")
         lam = None if lam is None else lam.flatten(0, 1)
         label = repeat_label(case.label, count)
         return case.student.predict(
@@ -192,7 +197,7 @@ class Objective:
     def _with_distil(self, case: Case, loss: Loss, problem: Problem, delta: Tensor, dropout: bool) -> Loss:
         """Add the distillation term at δ to the loss at t."""
         count = self.settings.latents
-        lam = case.student.draw_latent(case.noise, "lam/delta", count)
+        lam = self._latents(case, "lam/delta")
         lam = None if lam is None else lam.flatten(0, 1)
         label = repeat_label(case.label, count)
         total, out = evaluate(problem, case.student.predict(problem.x_t, delta, label, lam, dropout))

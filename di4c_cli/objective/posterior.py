@@ -22,8 +22,8 @@ from di4c_cli.objective.fused import evaluate
 from di4c_cli.objective.problem import Problem, Weights
 from di4c_cli.objective.settings import PosteriorSettings
 
-EMBEDDED = 16
-"""Numbers per symbol that q looks at."""
+EMBEDDED, EMBEDDED_LOCAL = 16, 64
+"""Numbers per symbol that q looks at, in the whole sample or nearby."""
 REACH = 3
 """Positions to each side that one layer of a local q looks at."""
 WIDEST = 5.0
@@ -31,40 +31,46 @@ WIDEST = 5.0
 
 
 class Nearby(nn.Module):
-    """A convolution along the positions and GELU, `(B, D, in)` -> `(B, D, out)`; added to its input if as wide."""
+    """q of a local λ: two convolutions along the positions, `(B, D, in)` -> `(B, D, out)`.
 
-    def __init__(self, inputs: int, outputs: int) -> None:
+    Positions differ from the start: were all alike, neighbours could not take turns in what they tell.
+    """
+
+    def __init__(self, length: int, inputs: int, width: int, outputs: int) -> None:
         super().__init__()
-        self.mix = nn.Conv1d(inputs, outputs, 2 * REACH + 1, padding=REACH)
-        self.added = inputs == outputs
+        self.place = nn.Parameter(0.1 * torch.randn(length, inputs))
+        self.first = nn.Conv1d(inputs, width, 2 * REACH + 1, padding=REACH)
+        self.second = nn.Conv1d(width, width, 2 * REACH + 1, padding=REACH)
+        self.last = nn.Linear(width, outputs)
 
-    def forward(self, h: Tensor) -> Tensor:
-        change = nn.functional.gelu(self.mix(h.transpose(1, 2))).transpose(1, 2)
-        return h + change if self.added else change
+    def forward(self, seen: Tensor) -> Tensor:
+        h = nn.functional.gelu(self.first((seen + self.place).transpose(1, 2)))
+        h = h + nn.functional.gelu(self.second(h))
+        out: Tensor = self.last(h.transpose(1, 2))
+        return out
 
 
 class Posterior(nn.Module):
-    """A normal law of λ for every sample, from a small network over its symbols before and after corruption.
-
-    A λ with numbers of its own at every position is told by the symbols nearby, wherever they stand.
-    """
+    """A normal law of λ for every sample, from a small network over its symbols before and after corruption."""
 
     def __init__(self, student: Denoiser, width: int, seed: str) -> None:
         super().__init__()
         if student.latent is None or student.latent.distribution != "normal":
             raise UserError("objective.posterior needs a normal λ.", "Add --set latent.distribution=normal.")
-        states, latent = student.process.states, student.latent
+        states, local = student.process.states, student.latent.places > 1
+        embedded, outputs = EMBEDDED_LOCAL if local else EMBEDDED, 2 * student.latent.dim
         (number,) = sample_seeds(seed, [0])
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(number)
-            self.clean, self.noisy = nn.Embedding(states, EMBEDDED), nn.Embedding(states, EMBEDDED)
-            if latent.places > 1:
-                layers: list[nn.Module] = [Nearby(EMBEDDED, width), Nearby(width, width)]
+            self.clean, self.noisy = nn.Embedding(states, embedded), nn.Embedding(states, embedded)
+            self.net: nn.Module
+            if local:
+                self.net = Nearby(student.length, embedded, width, outputs)
+                last = self.net.last
             else:
-                first, second = nn.Linear(student.length * EMBEDDED, width), nn.Linear(width, width)
-                layers = [nn.Flatten(), first, nn.GELU(), second, nn.GELU()]
-            last = nn.Linear(width, 2 * latent.dim)
-            self.net = nn.Sequential(*layers, last)
+                first, second = nn.Linear(student.length * embedded, width), nn.Linear(width, width)
+                last = nn.Linear(width, outputs)
+                self.net = nn.Sequential(nn.Flatten(), first, nn.GELU(), second, nn.GELU(), last)
             nn.init.normal_(last.weight, std=0.05)
             nn.init.zeros_(last.bias)
 

@@ -78,6 +78,7 @@ class Settings:
     """The objective field by field, as in the recipe's section of the same name."""
 
     latents: int = 16
+    stratified: bool = False
     branch: str = "split"
     distil_weight: float | str = 1.0
     consis_weight: float = 1.0
