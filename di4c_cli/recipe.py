@@ -53,6 +53,9 @@ class Step(Span):
     """A range of step lengths; their logarithm is drawn, so none is 0."""
 
     low: float = Field(gt=0, le=1, description="smallest value")
+    grows: bool = Field(
+        False, description="rise from `low` to `high` over a round's training, instead of drawing in between"
+    )
 
 
 class Delta(Span):

@@ -21,7 +21,7 @@ from di4c_cli.errors import UserError
 from di4c_cli.network import build as build_network
 from di4c_cli.noise import Noise
 from di4c_cli.objective.loss import Case, Objective
-from di4c_cli.objective.settings import Settings, Span
+from di4c_cli.objective.settings import Settings, Step
 from di4c_cli.objective.steps import repeat, repeat_label
 from di4c_cli.objective.times import Moments
 from di4c_cli.process import build as build_process
@@ -46,7 +46,7 @@ def prepare(shape: Shape) -> Setup:
     student = Denoiser(network, process, Latent(), shape.labels)
     settings = Settings(
         latents=shape.latents,
-        step=Span(shape.step, shape.step),
+        step=Step(shape.step, shape.step),
         chunk_mb=shape.chunk_mb,
         cache_mb=shape.cache_mb,
     )

@@ -68,7 +68,7 @@ class Objective:
         `posterior` adds its bound; `progress` in [0, 1] is how much of the training is done.
         """
         with torch.no_grad():
-            moments = draw_moments(self.settings, noise)
+            moments = draw_moments(self.settings, noise, progress)
             reference = draw_reference(self.settings, teacher, batch, moments, noise)
         case = Case(student, teacher, batch.label, noise, moments, reference.x_t, reference.x0)
         if posterior is None:

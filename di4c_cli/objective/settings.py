@@ -44,6 +44,13 @@ class Span:
 
 
 @dataclass(frozen=True)
+class Step(Span):
+    """Δt: log-uniform in the range, or growing from its low to its high end over the training."""
+
+    grows: bool = False
+
+
+@dataclass(frozen=True)
 class Delta(Span):
     """Small times δ: `low` with probability `at_low`, else uniform in the range."""
 
@@ -86,7 +93,7 @@ class Settings:
     control_variate: str = "marginal"
     alpha: Alpha = field(default_factory=Alpha)
     delta: Delta = field(default_factory=lambda: Delta(0.02, 0.02))
-    step: Span = field(default_factory=lambda: Span(0.05, 0.05))
+    step: Step = field(default_factory=lambda: Step(0.05, 0.05))
     time: Times = field(default_factory=Times)
     teacher_step: str = "analytical"
     reference: str = "data"
@@ -122,7 +129,7 @@ class Settings:
 PARTS: dict[str, Any] = {
     "alpha": Alpha,
     "delta": Delta,
-    "step": Span,
+    "step": Step,
     "time": Times,
     "posterior": PosteriorSettings,
     "rise": Span,

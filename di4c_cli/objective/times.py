@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from di4c_cli.noise import Noise
-from di4c_cli.objective.settings import Alpha, Delta, Settings, Span, Times
+from di4c_cli.objective.settings import Alpha, Delta, Settings, Step, Times
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,10 @@ def draw_delta(delta: Delta, choose: Tensor, place: Tensor) -> Tensor:
     return torch.where(choose < delta.at_low, delta.low, spread)
 
 
-def draw_step(step: Span, place: Tensor) -> Tensor:
-    """Δt, log-uniform in [low, high]."""
+def draw_step(step: Step, place: Tensor, progress: float) -> Tensor:
+    """Δt, log-uniform in [low, high]; one that grows has gone `progress` of the way between them."""
+    if step.grows:
+        return torch.full_like(place, step.low + (step.high - step.low) * progress)
     if step.low == step.high:
         return torch.full_like(place, step.low)  # exp(log(x)) would miss a grid point by an ulp
     return torch.exp(math.log(step.low) + math.log(step.high / step.low) * place).clamp(step.low, step.high)
@@ -60,15 +62,16 @@ def draw_time(times: Times, low: Tensor, delta: Tensor, choose: Tensor, place: T
     return t
 
 
-def draw_moments(settings: Settings, noise: Noise) -> Moments:
+def draw_moments(settings: Settings, noise: Noise, progress: float = 1.0) -> Moments:
     """All times of a batch from named uniforms, one draw of each per sample (δ: per latent in branch `both`).
 
+    `progress` in [0, 1] is how much of the training is done.
     Branch `both` keeps u above the smallest δ: t is uniform in [δ.low + Δt, 1] (section F.1.3).
     """
     both = settings.branch == "both"
     count = (settings.latents,) if both else ()
     delta = draw_delta(settings.delta, noise.uniform("delta/choose", *count), noise.uniform("delta", *count))
-    step = draw_step(settings.step, noise.uniform("step"))
+    step = draw_step(settings.step, noise.uniform("step"), progress)
     low = torch.full_like(step, settings.time.low)
     if both:
         low = torch.maximum(low, settings.delta.low + step)

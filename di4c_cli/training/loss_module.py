@@ -14,7 +14,7 @@ from di4c_cli.noise import Noise
 from di4c_cli.recipe import Recipe
 
 Objective = Callable[..., Any]
-"""`(student, teacher, batch, noise, dropout=) -> Loss` with `total`, `terms`, `active` and `health`."""
+"""`(student, teacher, batch, noise, dropout, progress=) -> Loss` with `total`, `terms`, `active` and `health`."""
 
 Result = tuple[Tensor, dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]
 """Loss with a graph; then terms, which samples they cover, and health figures, each `(B,)` by name."""
@@ -40,8 +40,8 @@ class LossModule(nn.Module):
 
     def forward(self, batch: Batch, noise: Noise, progress: float = 1.0) -> Result:
         teacher, objective = self._outside
-        more = {} if self.posterior is None else {"posterior": self.posterior, "progress": progress}
-        loss = objective(self.student, teacher, batch, noise, dropout=self.dropout, **more)
+        more = {} if self.posterior is None else {"posterior": self.posterior}
+        loss = objective(self.student, teacher, batch, noise, self.dropout, progress=progress, **more)
         total = loss.total
         if self.touch_all or not total.requires_grad:
             # a batch without a single unknown position has no graph, and DDP waits for all parameters

@@ -21,18 +21,18 @@ from di4c_cli.noise import Noise
 from di4c_cli.objective.fused import evaluate
 from di4c_cli.objective.loss import Case, Loss, Objective
 from di4c_cli.objective.reference import draw_reference, trajectory
-from di4c_cli.objective.settings import Alpha, Delta, PosteriorSettings, Settings, Span, Times
+from di4c_cli.objective.settings import Alpha, Delta, PosteriorSettings, Settings, Step, Times
 from di4c_cli.objective.steps import confident, teacher_predictions
 from di4c_cli.objective.times import Moments, alpha_at, draw_moments
 
-CIFAR = Settings(latents=3, branch="both", delta=Delta(0.01, 0.02, 0.5), step=Span(0.001, 0.01))
+CIFAR = Settings(latents=3, branch="both", delta=Delta(0.01, 0.02, 0.5), step=Step(0.001, 0.01))
 MASKGIT = Settings(
-    latents=3, delta=Delta(0.4, 0.4), step=Span(0.4, 0.4), distil_weight="1/step", alpha=Alpha("sigmoid", 0.1)
+    latents=3, delta=Delta(0.4, 0.4), step=Step(0.4, 0.4), distil_weight="1/step", alpha=Alpha("sigmoid", 0.1)
 )
 SDTT = Settings(
     latents=3,
     delta=Delta(0.3, 0.3),
-    step=Span(1 / 8, 1 / 8),
+    step=Step(1 / 8, 1 / 8),
     time=Times(grid=8, small_share=0.5),
     alpha=Alpha("zero"),
 )
@@ -304,7 +304,7 @@ def test_training_learns_the_correlation() -> None:
     """A tabular student on data of two equal halves: what its marginals cannot hold, the mixture learns."""
     theirs, ours = teacher(), student(seed=3, spread=0.3)
     objective = Objective(
-        Settings(latents=8, delta=Delta(0.05, 0.05), step=Span(0.25, 0.25), alpha=Alpha("const"))
+        Settings(latents=8, delta=Delta(0.05, 0.05), step=Step(0.25, 0.25), alpha=Alpha("const"))
     )
     optimizer = torch.optim.Adam(ours.parameters(), lr=0.05)
     data = torch.tensor([[0, 1, 2], [2, 0, 1]])

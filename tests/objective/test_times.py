@@ -10,15 +10,15 @@ from scipy import stats
 
 from di4c_cli.errors import UserError
 from di4c_cli.noise import Noise
-from di4c_cli.objective.settings import Alpha, Delta, Settings, Span, Times
+from di4c_cli.objective.settings import Alpha, Delta, Settings, Step, Times
 from di4c_cli.objective.times import alpha_at, draw_moments
 from di4c_cli.recipe import Objective as Section
 
 MANY = Noise(0, range(8000), "times")
-CIFAR = Settings(latents=2, branch="both", delta=Delta(0.01, 0.02, 0.5), step=Span(0.001, 0.01))
-MASKGIT = Settings(delta=Delta(0.05, 0.05), step=Span(0.05, 0.05))
+CIFAR = Settings(latents=2, branch="both", delta=Delta(0.01, 0.02, 0.5), step=Step(0.001, 0.01))
+MASKGIT = Settings(delta=Delta(0.05, 0.05), step=Step(0.05, 0.05))
 SDTT = Settings(
-    delta=Delta(0.02, 0.02), step=Span(1 / 1024, 1 / 1024), time=Times(grid=1024, small_share=0.3)
+    delta=Delta(0.02, 0.02), step=Step(1 / 1024, 1 / 1024), time=Times(grid=1024, small_share=0.3)
 )
 
 
@@ -102,3 +102,11 @@ def test_times_do_not_depend_on_the_batch() -> None:
     part = draw_moments(CIFAR, Noise(3, [4, 1], "x"))
     for name in ("t", "u", "step", "delta"):
         assert torch.equal(getattr(part, name), getattr(whole, name)[[4, 1]])
+
+
+def test_a_step_that_grows_follows_the_training() -> None:
+    settings = Settings(step=Step(0.1, 0.5, grows=True), time=Times(low=0.6))
+    for progress, expected in ((0.0, 0.1), (0.25, 0.2), (1.0, 0.5)):
+        m = draw_moments(settings, Noise(0, range(50)), progress)
+        torch.testing.assert_close(m.step, torch.full_like(m.step, expected))
+        torch.testing.assert_close(m.t - m.u, m.step)

@@ -97,8 +97,8 @@ class Broken:
     def __init__(self, values: dict[str, Any], bad: set[int], batch: int = 4) -> None:
         self.inner, self.bad, self.batch = make_objective(values), bad, batch
 
-    def __call__(self, student: Any, teacher: Any, batch: Any, noise: Any, dropout: bool) -> Any:
-        loss = self.inner(student, teacher, batch, noise, dropout=dropout)
+    def __call__(self, student: Any, teacher: Any, batch: Any, *rest: Any, **more: Any) -> Any:
+        loss = self.inner(student, teacher, batch, *rest, **more)
         if batch.index[0] // self.batch + 1 in self.bad:
             loss.total = loss.total * torch.nan
         return loss

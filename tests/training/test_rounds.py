@@ -19,6 +19,8 @@ from di4c_cli.config import LatentConfig
 from di4c_cli.errors import UserError
 from di4c_cli.model import Model, load_folder
 from di4c_cli.recipe import Recipe
+from di4c_cli.training import rounds
+from di4c_cli.training.loss_module import make_objective
 from di4c_cli.training.make_student import new_student, student_config
 from di4c_cli.training.metrics import read_rows
 from di4c_cli.training.rounds import Options, distill, pool_size
@@ -149,6 +151,40 @@ def test_options_of_the_loop_train_and_stay_close(
     assert max(abs(one - other) for one, other in pairs) < (1e-5 if exact else 0.2)
     if "training__sample_every" in setting:
         assert len(list((tmp_path / "other" / "samples").glob("*.png"))) == 3
+
+
+def test_the_loss_is_told_how_far_the_training_is(
+    teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[float] = []
+
+    def recording(values: dict[str, Any]) -> Any:
+        inner = make_objective(values)
+
+        def loss(*given: Any, progress: float) -> Any:
+            told.append(progress)
+            return inner(*given, progress=progress)
+
+        return loss
+
+    monkeypatch.setattr(rounds, "make_objective", recording)
+    distill(small_recipe(teacher, objective__step__grows=True), tmp_path / "run", Options())
+    assert told == [step / 6 for step in range(6)]
+
+
+def test_a_student_with_numbers_at_every_position(teacher: Path, tmp_path: Path) -> None:
+    """Trained with a posterior, written, read again: two λ at every position, and they matter."""
+    latent = {"latent__inject": "local", "latent__dim": 2, "latent__distribution": "normal"}
+    recipe = small_recipe(teacher, **latent, latent__init=0.3, objective__posterior__width=16)
+    distill(recipe, tmp_path / "run", Options())
+    assert all(row["kl"] > 0 for row in read_rows(tmp_path / "run" / "metrics.jsonl"))
+    model = load_folder(tmp_path / "run" / "student")
+    latent_law = model.denoiser.latent
+    assert latent_law is not None and latent_law.size == 2 * model.denoiser.length
+    x = torch.full((1, model.denoiser.length), model.denoiser.process.mask)  # type: ignore[arg-type]
+    one, other = (model.log_probs(x, 1.0, latent=torch.full((1, latent_law.size), v)) for v in (-1.0, 1.0))
+    assert float((one - other).abs().max()) > 1e-3
+    assert torch.equal(model.sample(5, steps=2, seed=3), model.sample(5, steps=2, seed=3, batch_size=2))
 
 
 def test_a_dying_mixture_is_reported(teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
