@@ -82,6 +82,9 @@ class Posterior(Part):
 
     weight: float = Field(1.0, gt=0, description="of the bound in the loss")
     width: int = Field(256, ge=1, description="hidden width of q")
+    draws: int = Field(
+        1, ge=1, description="K, draws from q a sample; more than one: the importance-weighted bound"
+    )
     floor: float = Field(0.05, ge=0, le=1, description="price of λ, per nat, at the start")
     rise: Span = Field(
         default_factory=lambda: Span(low=0.25, high=0.6),

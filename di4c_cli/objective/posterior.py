@@ -10,17 +10,19 @@ The bound takes the place of the correlation terms. q is needed for training alo
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
-from di4c_cli.denoiser import Denoiser
+from di4c_cli.denoiser import Denoiser, Prediction
 from di4c_cli.errors import UserError
 from di4c_cli.noise import Noise, sample_seeds
 from di4c_cli.objective.fused import evaluate
 from di4c_cli.objective.problem import Problem, Weights
 from di4c_cli.objective.settings import PosteriorSettings
+from di4c_cli.objective.steps import repeat, repeat_label
 
 EMBEDDED, EMBEDDED_LOCAL = 16, 64
 """Numbers per symbol that q looks at, in the whole sample or nearby."""
@@ -108,19 +110,63 @@ def bound(
     progress: float,
     dropout: bool = False,
 ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-    """Mean of the weighted bound over the samples, with a graph; the same per sample `(B,)`; its parts, unweighted."""
+    """Mean of the weighted bound over the samples, with a graph; the same per sample `(B,)`; its parts, unweighted.
+
+    With K = `draws` > 1 it is the importance-weighted bound, E_q[-log 1/K Σ_k p(x0|xt; λ_k) (p(λ_k)/q(λ_k))^β].
+    """
     assert problem.x0 is not None and student.latent is not None
+    count, size, beta = settings.draws, student.latent.size, price(settings, progress)
     mean, log_variance = posterior(problem.x0, problem.x_t)
-    draw = noise.normal("lam/posterior", student.latent.size).to(mean)
-    lam = mean + (0.5 * log_variance).exp() * draw
-    lam = lam.squeeze(-1) if student.latent.size == 1 else lam
-    prediction = student.predict(problem.x_t, t, label, lam.to(student.time_dtype), dropout)
-    one, zero = torch.ones_like(t), torch.zeros_like(t)
-    alone = replace(problem, latents=1, weights=Weights(zero, zero, one, zero), control_variate="none")
-    nll, out = evaluate(alone, prediction)
+    draw = (
+        noise.normal("lam/posterior", *((count, size) if count > 1 else (size,)))
+        .to(mean)
+        .view(-1, count, size)
+    )
+    lam = mean[:, None] + (0.5 * log_variance[:, None]).exp() * draw
+    each_lam = lam.flatten(0, 1).to(student.time_dtype)
+    x_t, x0 = repeat(problem.x_t, count), repeat(problem.x0, count)
+    prediction = student.predict(
+        x_t,
+        repeat(t, count),
+        repeat_label(label, count),
+        each_lam.squeeze(-1) if size == 1 else each_lam,
+        dropout,
+    )
+    one, zero = (fill(t).repeat_interleave(count) for fill in (torch.ones_like, torch.zeros_like))
+    alone = replace(
+        problem, x_t=x_t, x0=x0, latents=1, weights=Weights(zero, zero, one, zero), control_variate="none"
+    )
     kl = divergence(mean, log_variance)
-    beta = price(settings, progress)
-    total = settings.weight * (nll + beta * kl.mean().to(nll))
-    parts = {"explained": out.terms["corr"], "kl": kl.detach().to(out.total)}
-    each = settings.weight * (parts["explained"] + beta * parts["kl"])
-    return total, each, parts | {"bound": parts["explained"] + parts["kl"]}
+    if count == 1:
+        nll, out = evaluate(alone, prediction)
+        total = nll + beta * kl.mean().to(nll)
+        explained = out.terms["corr"]
+        each, tight = explained + beta * kl.detach().to(explained), explained + kl.detach().to(explained)
+    else:
+        total, each, tight, explained = _weighted(alone, prediction, _ratio(lam, draw, log_variance), beta)
+    parts = {"explained": explained, "kl": kl.detach().to(explained), "bound": tight}
+    return settings.weight * total, settings.weight * each, parts
+
+
+def _ratio(lam: Tensor, draw: Tensor, log_variance: Tensor) -> Tensor:
+    """log p(λ) - log q(λ) `(B, K)` of draws λ = mean + sd·draw, `(B, K, size)` each."""
+    return 0.5 * (draw.square() + log_variance[:, None] - lam.square()).sum(-1)
+
+
+def _weighted(
+    problem: Problem, prediction: Prediction, ratio: Tensor, beta: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The importance-weighted bound: its mean with a graph; per sample at price β, and at price 1; -log p of the draws.
+
+    ∇ -log Σ_k exp(s_k) = -Σ_k softmax(s)_k ∇s_k: with the weights known beforehand one call gives the gradient.
+    """
+    count = ratio.shape[1]
+    with torch.no_grad():
+        nll = evaluate(problem, prediction)[1].terms["corr"].view(-1, count)
+    known = ratio.detach().to(nll)
+    each, tight = (math.log(count) - torch.logsumexp(b * known - nll, 1) for b in (beta, 1.0))
+    weight = torch.softmax(beta * known - nll, 1)
+    weights = replace(problem.weights, corr=(count * weight).flatten().to(problem.weights.corr))
+    pulled = evaluate(replace(problem, weights=weights), prediction)[0]
+    pulled = pulled - beta * (weight.to(ratio) * ratio).sum(1).mean().to(pulled)
+    return pulled + (each.mean() - pulled).detach(), each, tight, (weight * nll).sum(1)

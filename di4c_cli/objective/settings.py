@@ -76,6 +76,7 @@ class PosteriorSettings:
 
     weight: float = 1.0
     width: int = 256
+    draws: int = 1
     floor: float = 0.05
     rise: Span = field(default_factory=lambda: Span(0.25, 0.6))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 import pytest
@@ -97,6 +97,38 @@ def test_bound_is_above_the_exact_likelihood() -> None:
     gap = float(draws.mean() - exact)
     assert gap > -4 * error
     assert gap < 5  # and not far above it: KL(q ‖ posterior) of an untrained q
+
+
+@pytest.mark.parametrize("inject", ["film", "local"])
+def test_several_draws_give_the_importance_weighted_bound(inject: str) -> None:
+    """Value and gradient against the written formula, at a price of one half."""
+    model = mixture("dit", 2, inject=inject)
+    q = posterior_of(model)
+    x0 = torch.arange(3 * model.length).view(3, -1) % model.symbols
+    settings = replace(ALONE, posterior=PosteriorSettings(weight=2.0, draws=4, floor=0.5))
+    index, trained = [0, 1, 2], [*model.network.parameters(), *q.parameters()]
+    noise = Noise(0, index, "train")
+    loss = Objective(settings)(model, model, Batch(index, x0), noise, posterior=q, progress=0.0)
+    ours = torch.autograd.grad(loss.total, trained, allow_unused=True)
+
+    x_1 = torch.full_like(x0, int(model.process.mask or 0))
+    mean, log_variance = q(x0, x_1)
+    size = mean.shape[1]
+    prior = torch.distributions.Normal(torch.zeros((), dtype=torch.float64), 1.0)
+    law = torch.distributions.Normal(mean[:, None], (log_variance / 2).exp()[:, None])
+    lam = law.loc + law.scale * noise.normal("lam/posterior", 4, size).to(mean)
+    rows = model.predict(x_1.repeat_interleave(4, 0), torch.ones(12), None, lam.flatten(0, 1)).dense()
+    log_p = rows.gather(2, x0.repeat_interleave(4, 0)[..., None]).squeeze(-1).sum(1).view(3, 4)
+    ratio = prior.log_prob(lam).sum(-1) - law.log_prob(lam).sum(-1)
+    each = -(torch.logsumexp(log_p + 0.5 * ratio, 1) - math.log(4))
+    torch.testing.assert_close(loss.terms["total"], 2 * each.detach())
+    torch.testing.assert_close(loss.total.detach(), 2 * each.detach().mean())
+    torch.testing.assert_close(
+        loss.terms["bound"], -(torch.logsumexp(log_p + ratio, 1) - math.log(4)).detach()
+    )
+    for mine, exact in zip(ours, torch.autograd.grad(2 * each.mean(), trained, allow_unused=True)):
+        if exact is not None:
+            torch.testing.assert_close(mine, exact, rtol=1e-6, atol=1e-9)
 
 
 def test_a_posterior_equal_to_the_prior_costs_nothing() -> None:
