@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from di4c_cli import __version__
-from di4c_cli.config import ModelConfig
+from di4c_cli.config import LatentConfig, ModelConfig
 from di4c_cli.hub import is_id
 
 TASKS = {
@@ -196,7 +196,7 @@ def _history(config: ModelConfig) -> list[tuple[str, str]]:
         "seed": known.get("seed"),
         "network": config.network.get("type"),
         "process": config.process.get("type"),
-        "latent": f"{latent.inject}, {latent.distribution}, dim {latent.dim}" if latent else None,
+        "latent": _latent(latent) if latent else None,
         "versions": ", ".join(f"{key} {known[key]}" for key in ("di4c", "torch") if key in known) or None,
     }
     return [(key, str(value)) for key, value in rows.items() if value is not None]
@@ -209,3 +209,8 @@ def _table(rows: list[tuple[str, str]]) -> str:
 def _plain(value: Any) -> str:
     """A short text that cannot break out of its place in the page."""
     return re.sub(r"[|`\r\n<>]", " ", str(value))[:200]
+
+
+def _latent(latent: LatentConfig) -> str:
+    where = " at every position" if latent.inject == "local" else ""
+    return f"{latent.inject}, {latent.distribution}, dim {latent.dim}{where}"

@@ -21,7 +21,7 @@ class LatentConfig(BaseModel):
         "`local`: every position has numbers of its own",
     )
     features: Literal["sinusoid", "raw"] | None = Field(
-        None, description="how λ is presented to the network; none: by its dimension"
+        None, description="how λ is presented to the network; none: raw if there are several numbers"
     )
 
 

@@ -43,6 +43,11 @@ class Latent:
 
     def stratified(self, noise: Noise, name: str, count: int) -> Tensor:
         """`(B, count)` of one uniform number, one in each of `count` equal parts of [0, 1)."""
+        if self.size != 1 or self.distribution != "uniform":
+            raise UserError(
+                "objective.stratified needs λ of one uniform number, and this student's is not.",
+                "Add --set objective.stratified=false.",
+            )
         draw = self.draw(noise, name, count)
         return (draw + torch.arange(count, device=draw.device)) / count
 

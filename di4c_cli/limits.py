@@ -15,6 +15,7 @@ from di4c_cli.errors import UserError
 
 MAX_LENGTH = 2**18
 MAX_STEPS = 2**16
+MAX_NUMBERS = 2**22
 MAX_PARAMETERS = 20_000_000_000
 
 Count = Annotated[int, Field(strict=True, ge=1, le=2**20)]
@@ -116,6 +117,12 @@ def check(config: ModelConfig) -> None:
         )
     if length_of(network) > MAX_LENGTH:
         raise UserError(f"A length of {length_of(network)} positions is beyond any model.", hint)
+    if (
+        config.latent
+        and config.latent.inject == "local"
+        and config.latent.dim * length_of(network) > MAX_NUMBERS
+    ):
+        raise UserError(f"λ with {config.latent.dim} numbers at every position is beyond any model.", hint)
     if config.sampling.steps > MAX_STEPS:
         raise UserError(f"{config.sampling.steps} sampling steps are beyond any use.", hint)
 

@@ -125,7 +125,8 @@ class Model:
     ) -> Tensor:
         """log p(x0|xt; λ) `(B, D, S)` over the real symbols; a known position is 0 at its symbol, else -inf.
 
-        `label=None` is unconditional; `latent=None` draws one λ per sample from `seed`.
+        `label=None` is unconditional; `latent=None` draws one λ per sample from `seed`. A λ of one number is `(B,)`,
+        any other `(B, size)` with `size = denoiser.latent.size`.
         """
         times = torch.as_tensor(t, dtype=finest(x_t.device)).expand(len(x_t)).to(x_t.device)
         noise = Noise(seed, range(len(x_t)), "log-probs", x_t.device)

@@ -114,7 +114,8 @@ class Objective(Part):
         default_factory=lambda: Delta(low=0.02, high=0.02), description="small times of the distillation term"
     )
     step: Step = Field(
-        default_factory=lambda: Step(low=0.05, high=0.05), description="Δt, log-uniform in the range"
+        default_factory=lambda: Step(low=0.05, high=0.05),
+        description="Δt, log-uniform in the range, or growing through it",
     )
     time: Times = Field(default_factory=Times, description="distribution of t")
     teacher_step: Literal["analytical", "confidence"] = Field(
@@ -233,8 +234,8 @@ class Recipe(Part):
         one = self.latent.dim == 1 and self.latent.distribution == "uniform" and self.latent.inject != "local"
         if self.objective.stratified and not one:
             raise ValueError(
-                "objective.stratified needs λ of one uniform number; "
-                "--set latent.dim=1 --set latent.distribution=uniform, or --set objective.stratified=false"
+                "objective.stratified needs λ of one uniform number, as the presets `paper` have; "
+                "--set objective.stratified=false does without it"
             )
         return self
 

@@ -53,7 +53,7 @@ def precise(dtype: torch.dtype) -> torch.dtype:
 
 
 def without_autocast(device: torch.device) -> AbstractContextManager[None]:
-    """For vectors of one row per sample: they cost nothing and steer everything, so they stay precise."""
+    """For what steers everything and costs little, λ and the time: it stays precise."""
     if torch.amp.is_autocast_available(device.type):
         return cast("AbstractContextManager[None]", torch.autocast(device.type, enabled=False))
     return nullcontext()  # the meta device, for estimates
@@ -64,8 +64,10 @@ def latent_settings(latent: dict[str, Any] | None) -> dict[str, Any] | None:
     if latent is None:
         return None
     dim = int(latent.get("dim", 1))
-    full = {"inject": "token", "features": "sinusoid" if dim == 1 else "raw", "distribution": "uniform"}
+    full = {"inject": "token", "distribution": "uniform"}
     full |= {key: value for key, value in latent.items() if value is not None}
+    plain = dim > 1 or full["inject"] == "local"
+    full = {"features": "raw" if plain else "sinusoid"} | full
     if dim < 1 or set(full) - set(CHOICES) - {"dim"}:
         raise UserError(
             f"λ needs dim ≥ 1 and only the settings dim, {', '.join(CHOICES)}, not {latent}.",
@@ -221,6 +223,8 @@ class LatentLocal(LatentMlp):
 
     def forward(self, lam: Tensor) -> Tensor:
         """λ `(B, length·dim)` -> `(B, length, width)`."""
+        if lam.shape[-1] != self.length * self.dim:
+            raise ValueError(f"λ has {lam.shape[-1]} numbers a sample instead of {self.length * self.dim}")
         return super().forward(lam).unflatten(0, (-1, self.length))
 
 

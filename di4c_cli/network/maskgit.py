@@ -185,8 +185,8 @@ class MaskGit(LatentNetwork):
         """Codes `(B, D)` -> states `(B, D, H)` to be met with the token table; the time is not used."""
         with without_autocast(x.device):
             token, film = self.latent_vectors(lam)
-        hidden = self.tok_emb(torch.cat((x, self.class_token(x, label)), dim=1)) + self.pos_emb
-        hidden = self.add_field(hidden, lam)
+            hidden = self.tok_emb(torch.cat((x, self.class_token(x, label)), dim=1)) + self.pos_emb
+            hidden = self.add_field(hidden, lam)
         if token is not None:
             hidden = torch.cat((hidden, token), dim=1)  # after the class token and without a position
         # Under autocast the sums along the blocks stay in the weights' precision.

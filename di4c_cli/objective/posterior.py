@@ -5,7 +5,8 @@ less. A λ drawn from q explains its sample from the start; the price is the div
 
     -log p(x0|xt) ≤ E_q[-Σ_d log p(x0^d|xt; λ)] + KL(q(λ|x0, xt) ‖ p(λ)).
 
-The bound takes the place of the correlation terms. q is needed for training alone.
+The bound takes the place of the correlation terms; with several draws it is the importance-weighted one, which is
+tighter. q is needed for training alone.
 """
 
 from __future__ import annotations
@@ -59,26 +60,31 @@ class Posterior(nn.Module):
         super().__init__()
         if student.latent is None or student.latent.distribution != "normal":
             raise UserError("objective.posterior needs a normal λ.", "Add --set latent.distribution=normal.")
-        states, local = student.process.states, student.latent.places > 1
-        embedded, outputs = EMBEDDED_LOCAL if local else EMBEDDED, 2 * student.latent.dim
+        states, self.local = student.process.states, student.latent.places > 1
+        embedded, outputs = EMBEDDED_LOCAL if self.local else EMBEDDED, 2 * student.latent.dim
         (number,) = sample_seeds(seed, [0])
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(number)
             self.clean, self.noisy = nn.Embedding(states, embedded), nn.Embedding(states, embedded)
             self.net: nn.Module
-            if local:
+            if self.local:
                 self.net = Nearby(student.length, embedded, width, outputs)
                 last = self.net.last
             else:
                 first, second = nn.Linear(student.length * embedded, width), nn.Linear(width, width)
                 last = nn.Linear(width, outputs)
-                self.net = nn.Sequential(nn.Flatten(), first, nn.GELU(), second, nn.GELU(), last)
+                self.net = nn.Sequential(first, nn.GELU(), second, nn.GELU(), last)
             nn.init.normal_(last.weight, std=0.05)
             nn.init.zeros_(last.bias)
 
     def forward(self, x0: Tensor, x_t: Tensor) -> tuple[Tensor, Tensor]:
-        """x0, x_t `(B, D)` -> mean and log variance of λ, `(B, size)` each."""
-        mean, log_variance = self.net(self.clean(x0) + self.noisy(x_t)).chunk(2, -1)
+        """x0, x_t `(B, D)` -> mean and log variance of λ, `(B, size)` each, in float32 or wider.
+
+        Half precision would be off by a nat and more where thousands of numbers are added up.
+        """
+        seen = self.clean(x0) + self.noisy(x_t)
+        out = self.net(seen if self.local else seen.flatten(1))
+        mean, log_variance = out.to(torch.promote_types(out.dtype, torch.float32)).chunk(2, -1)
         return mean.flatten(1), WIDEST * torch.tanh(log_variance / WIDEST).flatten(1)
 
 

@@ -111,6 +111,15 @@ def activation_bytes(config: ModelConfig, recipe: Recipe, sequences: int) -> int
     return sequences * (saved + saved // blocks + 2 * state)
 
 
+def _graphs(settings: Settings) -> int:
+    """Predictions of the student a sample that wait for their gradients at once."""
+    s = settings
+    if s.posterior is None:
+        return s.latents
+    weights = (s.distil_weight, s.consis_weight, s.marginal_weight, s.alpha.kind != "zero" and s.alpha.scale)
+    return s.posterior.draws + (s.latents if s.branch == "both" or any(weights) else 0)
+
+
 def _blocks(network: nn.Module) -> int:
     """Parts that are recomputed one at a time."""
     return max(1, int(getattr(network, "depth", 0)) or 4 * int(getattr(network, "blocks", 1)))
@@ -124,7 +133,7 @@ def estimate(config: ModelConfig, teacher: ModelConfig, recipe: Recipe, plan: Pl
     weights, frozen = (count(student) + count(posterior)) * FLOAT32, count(on_meta(teacher)) * FLOAT32
     settings = Settings.from_dict(recipe.objective.model_dump())
     chunk = int((settings.chunk_mb + settings.cache_mb) * 2**20)
-    sequences = plan.micro * recipe.objective.latents
+    sequences = plan.micro * _graphs(settings)
     casts = weights // 2 if recipe.training.precision != "no" else 0
     return Memory(
         weights=weights + casts,

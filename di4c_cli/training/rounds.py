@@ -26,6 +26,7 @@ from di4c_cli.recipe import Recipe
 from di4c_cli.student import build, save_folder
 from di4c_cli.training.checkpoint import full_disk_explained
 from di4c_cli.training.curves import draw_curves
+from di4c_cli.training.estimate import on_meta
 from di4c_cli.training.loop import Outside, Report, Round
 from di4c_cli.training.loss_module import LossModule, Objective, make_objective, make_posterior
 from di4c_cli.training.make_student import new_student, student_config
@@ -135,6 +136,9 @@ class Run:
     def _read(self) -> None:
         """Teacher and data; nothing has been written yet."""
         self.teacher = load(self.recipe.teacher, weights=self.recipe.init_weights)
+        on_meta(
+            student_config(self.teacher, self.recipe, 1)
+        )  # a λ that the network does not take is told here
         self.source = self._open(1, self.teacher)
         labels = self.teacher.denoiser.labels
         if self.accelerator.is_main_process and labels and self.source.read(0, 1).label is None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic import ValidationError
 
 from di4c_cli import files, recipe_file
 from di4c_cli.errors import UserError
@@ -99,7 +100,7 @@ class RunFolder:
                     "Choose another --out, or --force moves it aside.",
                 )
             return State.NEW
-        found = differences(_read_recipe(self.recipe), recipe.model_dump(mode="json"))
+        found = differences(_whole(_read_recipe(self.recipe)), recipe.model_dump(mode="json"))
         if found:
             raise UserError(
                 f"{self.path} holds a run of another recipe: {'; '.join(found)}.",
@@ -163,6 +164,14 @@ def _read_recipe(path: Path) -> dict[str, Any]:
             f"{path} is not a readable recipe.", "Choose another --out, or --force moves the folder aside."
         )
     return tree
+
+
+def _whole(tree: dict[str, Any]) -> dict[str, Any]:
+    """A stored recipe with the keys that did not exist when it was written, at their defaults."""
+    try:
+        return Recipe.model_validate(tree).model_dump(mode="json")
+    except ValidationError:
+        return tree
 
 
 def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:

@@ -125,6 +125,9 @@ def test_local_numbers_speak_for_their_own_position() -> None:
     moved[:, 1] += 1
     changed = (module(moved.flatten(1)) - vectors).abs().amax(2) > 1e-6
     assert changed[:, 1].all() and not changed[:, [0, 2, 3]].any()
+    for wrong in (torch.zeros(4), torch.zeros(4, 3), torch.zeros(2, 13)):
+        with pytest.raises(ValueError, match="instead of 12"):
+            module(wrong)
     assert 0.03 < vectors.std(dim=0).mean().item() < 0.4
 
 
@@ -133,6 +136,7 @@ def test_settings_write_out_the_defaults() -> None:
     scalar = {"inject": "token", "features": "sinusoid", "distribution": "uniform", "dim": 1}
     assert latent_settings({}) == latent_settings({"features": None}) == scalar
     assert latent_settings({"dim": 4}) == {**scalar, "features": "raw", "dim": 4}
+    assert latent_settings({"inject": "local"}) == {**scalar, "inject": "local", "features": "raw"}
 
 
 @pytest.mark.parametrize("wrong", [{"inject": "cat"}, {"dim": 0}, {"colour": 1}, {"features": "fourier"}])

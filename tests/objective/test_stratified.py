@@ -54,6 +54,9 @@ def test_a_mixture_of_as_many_parts_is_exact(seed: int) -> None:
 
 
 def test_refused_to_vectors_and_normal_numbers() -> None:
+    for other in (Latent(2), Latent(1, "normal"), Latent(1, "uniform", 5)):  # as a mixture teacher may bring
+        with pytest.raises(UserError, match="one uniform number"):
+            other.stratified(Noise(0, range(2)), "lam", 4)
     wanted = {"objective.stratified": True}
     assert recipe_file.read("paper/tiny-digits", wanted).objective.stratified
     for wrong in ({"latent.distribution": "normal"}, {"latent.dim": 2}, {"latent.inject": "local"}):

@@ -7,10 +7,12 @@ from pathlib import Path
 import torch
 from small_run import small_recipe
 
-from di4c_cli.model import load_folder
+from di4c_cli import recipe_file
+from di4c_cli.model import load, load_folder
 from di4c_cli.training.dry_run import preview
-from di4c_cli.training.estimate import on_meta, saved_bytes
+from di4c_cli.training.estimate import estimate, on_meta, saved_bytes
 from di4c_cli.training.make_student import student_config
+from di4c_cli.training.plan import Plan
 from di4c_cli.training.rounds import Options, distill
 
 
@@ -60,3 +62,17 @@ def test_activations_are_counted_as_torch_keeps_them(teacher: Path) -> None:
         hidden = real(x, torch.zeros(2), label, torch.zeros(2))
     assert hidden.requires_grad
     assert abs(sum(kept.values()) / 2 / counted - 1) < 0.1
+
+
+def test_every_prediction_that_waits_for_its_gradient_is_counted() -> None:
+    """The bound alone, with several draws, and beside the consistency term."""
+    plan, found = Plan(1, 1, 1, 1), []
+    for more in (
+        {},
+        {"objective.posterior.draws": 8},
+        {"objective.posterior.draws": 8, "objective.consis_weight": 1, "objective.latents": 4},
+    ):
+        recipe = recipe_file.read("tiny-text", more)
+        teacher = load(recipe.teacher)
+        found.append(estimate(student_config(teacher, recipe, 1), teacher.config, recipe, plan).activations)
+    assert [value / found[0] for value in found] == [1, 8, 12]

@@ -38,6 +38,16 @@ def test_settings_that_do_not_change_the_student_may_differ(tmp_path: Path) -> N
     assert folder.state(other) is State.UNFINISHED
 
 
+def test_a_run_from_before_a_setting_existed_goes_on(tmp_path: Path) -> None:
+    folder, recipe = RunFolder(tmp_path / "run"), small_recipe("tiny-digits")
+    folder.start(recipe)
+    lines = folder.recipe.read_text().splitlines(keepends=True)
+    folder.recipe.write_text("".join(line for line in lines if "stratified" not in line))
+    assert folder.state(recipe) is State.UNFINISHED
+    with pytest.raises(UserError, match=r"objective\.stratified: False there, True asked"):
+        folder.state(small_recipe("tiny-digits", objective__stratified=True))
+
+
 @pytest.mark.parametrize("name", ["thesis.txt", "recipe.yaml"])
 def test_a_foreign_folder_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("not: [ours")
