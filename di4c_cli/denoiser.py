@@ -41,13 +41,17 @@ class Latent:
         shape = count if self.size == 1 else (*count, self.size)
         return noise.uniform(name, *shape) if self.distribution == "uniform" else noise.normal(name, *shape)
 
-    def stratified(self, noise: Noise, name: str, count: int) -> Tensor:
-        """`(B, count)` of one uniform number, one in each of `count` equal parts of [0, 1)."""
+    def check_parts(self) -> None:
+        """Refuse a λ that has no equal parts, such as a mixture teacher may bring."""
         if self.size != 1 or self.distribution != "uniform":
             raise UserError(
                 "objective.stratified needs λ of one uniform number, and this student's is not.",
                 "Add --set objective.stratified=false.",
             )
+
+    def stratified(self, noise: Noise, name: str, count: int) -> Tensor:
+        """`(B, count)` of one uniform number, one in each of `count` equal parts of [0, 1)."""
+        self.check_parts()
         draw = self.draw(noise, name, count)
         return (draw + torch.arange(count, device=draw.device)) / count
 

@@ -136,9 +136,7 @@ class Run:
     def _read(self) -> None:
         """Teacher and data; nothing has been written yet."""
         self.teacher = load(self.recipe.teacher, weights=self.recipe.init_weights)
-        on_meta(
-            student_config(self.teacher, self.recipe, 1)
-        )  # a λ that the network does not take is told here
+        self._check_latent()
         self.source = self._open(1, self.teacher)
         labels = self.teacher.denoiser.labels
         if self.accelerator.is_main_process and labels and self.source.read(0, 1).label is None:
@@ -146,6 +144,14 @@ class Run:
                 f"The data {self.recipe.data} has no labels: of a teacher with {labels} classes "
                 "the student learns the unconditional samples alone."
             )
+
+    def _check_latent(self) -> None:
+        """A λ that the network, the loss or the posterior cannot take is told before anything is written."""
+        student = on_meta(student_config(self.teacher, self.recipe, 1))
+        with torch.device("meta"):
+            make_posterior(self.recipe, student, 1)
+        if self.recipe.objective.stratified and student.latent is not None:
+            student.latent.check_parts()
 
     def _open(self, number: int, teacher: Model) -> Source:
         asked = replace(wanted(self.recipe, teacher, number), device=self.accelerator.device)

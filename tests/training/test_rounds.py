@@ -210,6 +210,7 @@ def test_mistakes_write_nothing(teacher: Path, tmp_path: Path) -> None:
         {"data": "nowhere"},
         {"training__batch": 5, "training__micro_batch": 2},
         {"teacher": "tiny-pixels", "data": "embedded", "latent__inject": "local"},
+        {"teacher": "tiny-digits-student", "data": "embedded", "objective__stratified": True},
     ):
         recipe = small_recipe(**({"teacher": teacher} | values))
         with pytest.raises(UserError):
