@@ -23,6 +23,12 @@ class LatentConfig(BaseModel):
     features: Literal["sinusoid", "raw"] | None = Field(
         None, description="how λ is presented to the network; none: raw if there are several numbers"
     )
+    law: int | None = Field(
+        None,
+        ge=1,
+        le=4096,
+        description="width of a small network that makes λ like the posterior's from noise; none: λ is the noise",
+    )
 
 
 class SamplingDefaults(BaseModel):
@@ -43,6 +49,9 @@ class SamplingDefaults(BaseModel):
     )
     lead_to: float | None = Field(
         None, gt=0, lt=1, description="time that a leader's first step goes down to; none: as the grid says"
+    )
+    lead_shrink: float = Field(
+        0.0, ge=0, le=1, description="in N steps it goes (2/N)^this times as far as that; 0: always as far"
     )
     lead_until: int | None = Field(
         None, ge=1, description="with more steps than this the teacher makes them all; none: never"

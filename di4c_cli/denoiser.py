@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from di4c_cli.errors import UserError
 from di4c_cli.network.base import Network
+from di4c_cli.network.law import LatentLaw
 from di4c_cli.noise import Noise
 from di4c_cli.process import Process, all_rows
 
@@ -131,12 +132,41 @@ class Denoiser(nn.Module):
         """Of the weights."""
         return next(self.network.parameters()).device
 
-    def draw_latent(self, noise: Noise, name: str, *count: int, stratified: bool = False) -> Tensor | None:
-        """λ for each sample, or `count` of them; None for a product model."""
+    @property
+    def law(self) -> LatentLaw | None:
+        """The learned law of λ, if there is one; without it λ is the noise itself."""
+        return getattr(self.network, "latent_law", None)
+
+    def draw_latent(
+        self,
+        noise: Noise,
+        name: str,
+        x_t: Tensor,
+        t: Tensor,
+        label: Tensor | None,
+        *count: int,
+        stratified: bool = False,
+    ) -> Tensor | None:
+        """λ for each sample, or `count` of them; None for a product model.
+
+        Where its law is learned, λ depends on x_t, `(B, D)` or `(B, *count, D)`, on t, `(B,)` or `(B, *count)`, and on
+        the label.
+        """
         if self.latent is None:
             return None
         draw = self.latent.stratified if stratified else self.latent.draw
-        return draw(noise, name, *count).to(self.time_dtype)
+        drawn = draw(noise, name, *count).to(self.time_dtype)
+        if self.law is None:
+            return drawn
+
+        def each(values: Tensor, *own: int) -> Tensor:
+            """What a sample's λ share or have apart, for each of them: `(B·count, *own)`."""
+            missing = [1] * (1 + len(count) + len(own) - values.dim())
+            values = values.view(len(values), *missing, *values.shape[1:])
+            return values.expand(len(values), *count, *own).flatten(0, len(count))
+
+        given = each(x_t, x_t.shape[-1]), each(t), None if label is None else each(label)
+        return self.law.carry(drawn.view(-1, self.latent.size), *given).view(drawn.shape)
 
     def predict(
         self,

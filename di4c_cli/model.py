@@ -130,7 +130,7 @@ class Model:
         """
         times = torch.as_tensor(t, dtype=finest(x_t.device)).expand(len(x_t)).to(x_t.device)
         noise = Noise(seed, range(len(x_t)), "log-probs", x_t.device)
-        lam = self.denoiser.draw_latent(noise, "lam") if latent is None else latent
+        lam = self.denoiser.draw_latent(noise, "lam", x_t, times, label) if latent is None else latent
         return self.denoiser.predict(x_t, times, label, lam).dense()
 
     def sample(

@@ -243,6 +243,10 @@ class Recipe(Part):
     def _smooth(self) -> Recipe:
         """A posterior moves λ by small amounts: λ must be normal, and not spread over sinusoids."""
         if self.objective.posterior is None:
+            if self.latent.law is not None:
+                raise ValueError(
+                    "latent.law learns from objective.posterior; --set latent.law=null does without it"
+                )
             return self
         if self.latent.distribution != "normal" or self.latent.features == "sinusoid":
             raise ValueError(

@@ -76,7 +76,7 @@ class Body:
         case, count = self.setup.case, self.setup.objective.settings.latents
         with torch.no_grad():
             case.teacher.predict(case.x_t, case.moments.t, case.label)
-            lam = case.student.draw_latent(case.noise, "lam/u", count)
+            lam = case.student.draw_latent(case.noise, "lam/u", case.x_t, case.moments.u, case.label, count)
             assert lam is not None
             inputs = repeat(case.x_t, count), repeat(case.moments.u, count), repeat_label(case.label, count)
             case.student.predict(*inputs, lam.flatten(0, 1))

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from di4c_cli.errors import UserError
-from di4c_cli.network.latent import LatentNetwork, precise, sinusoid, without_autocast
+from di4c_cli.network.latent import precise, sinusoid, without_autocast
+from di4c_cli.network.latent_network import LatentNetwork
 
 NOISE_FEATURES = 256
 EPS = 1e-3  # of the log-linear noise: σ(t) = -log(1 - (1 - ε) t)
@@ -161,7 +162,7 @@ class DiT(LatentNetwork):
         self.blocks = nn.ModuleList(Block(width, heads, cond_dim, dropout) for _ in range(depth))
         self.output_layer = OutputLayer(width, symbols + 1, cond_dim)
         self._init_plain()
-        self.add_latent(latent, width, depth, 6, length)
+        self.add_latent(latent, width, depth, 6, length, symbols + 1)
 
     def _init_plain(self) -> None:
         """Start as an unmodulated pre-norm transformer: gates 1, shifts and scales 0."""

@@ -24,15 +24,6 @@ CHOICES = {
 }
 
 
-MODULES = {
-    "token": "latent_projection",
-    "film": "latent_film",
-    "field": "latent_field",
-    "local": "latent_local",
-}
-"""The name of the one λ module that a transformer has."""
-
-
 def sinusoid(value: Tensor, width: int, cosines_first: bool = False) -> Tensor:
     """Sine and cosine features of `value` (...,) -> (..., width), in the dtype of `value`.
 
@@ -68,25 +59,33 @@ def latent_settings(latent: dict[str, Any] | None) -> dict[str, Any] | None:
     full |= {key: value for key, value in latent.items() if value is not None}
     plain = dim > 1 or full["inject"] == "local"
     full = {"features": "raw" if plain else "sinusoid"} | full
-    if dim < 1 or set(full) - set(CHOICES) - {"dim"}:
+    if dim < 1 or set(full) - set(CHOICES) - {"dim", "law"}:
         raise UserError(
-            f"λ needs dim ≥ 1 and only the settings dim, {', '.join(CHOICES)}, not {latent}.",
+            f"λ needs dim ≥ 1 and only the settings dim, law, {', '.join(CHOICES)}, not {latent}.",
             "Correct the section `latent`.",
         )
     for key, allowed in CHOICES.items():
         if full[key] not in allowed:
             raise UserError(f"λ setting {key} is {full[key]!r}.", f"Choose one of: {', '.join(allowed)}.")
+    if "law" in full and (int(full["law"]) < 1 or full["distribution"] != "normal"):
+        raise UserError("A law of λ needs a width of at least 1 and normal noise.", "Correct `latent.law`.")
     return {**full, "dim": dim}
 
 
-def reset_linear(layer: nn.Linear, std: float | None, generator: torch.Generator | None) -> None:
+def shape_settings(latent: dict[str, Any]) -> dict[str, Any]:
+    """What the module that presents λ is made from: neither how it enters nor how it is drawn."""
+    return {key: value for key, value in latent.items() if key not in ("inject", "law")}
+
+
+def reset_linear(layer: nn.Linear | nn.Conv1d, std: float | None, generator: torch.Generator | None) -> None:
     """Torch's own initialisation, or with `std` a normal weight and zero bias.
 
     The numbers are drawn on the CPU and copied, so that one seed gives one student on any device.
     """
+    assert layer.bias is not None
     weight, bias = torch.empty(layer.weight.shape), torch.zeros(layer.bias.shape)
     if std is None:
-        bound = 1.0 / math.sqrt(layer.in_features)
+        bound = 1.0 / math.sqrt(layer.weight[0].numel())
         weight.uniform_(-bound, bound, generator=generator)
         bias.uniform_(-bound, bound, generator=generator)
     else:
@@ -226,53 +225,3 @@ class LatentLocal(LatentMlp):
         if lam.shape[-1] != self.length * self.dim:
             raise ValueError(f"λ has {lam.shape[-1]} numbers a sample instead of {self.length * self.dim}")
         return super().forward(lam).unflatten(0, (-1, self.length))
-
-
-class LatentNetwork(nn.Module):
-    """A transformer that may be conditioned on λ; holds one `latent_*` module or none."""
-
-    latent: dict[str, Any] | None
-
-    def add_latent(
-        self, latent: dict[str, Any] | None, width: int, depth: int, parts: int, length: int
-    ) -> None:
-        """Create the λ module. Call it last: the published order of parameters ends with it."""
-        self.latent = latent_settings(latent)
-        if self.latent is None:
-            return
-        settings = {key: value for key, value in self.latent.items() if key != "inject"}
-        if self.latent["inject"] == "token":
-            self.latent_projection = LatentEmbedding(width, **settings)
-        elif self.latent["inject"] == "film":
-            self.latent_film = LatentFilm(width, depth, parts, **settings)
-        elif self.latent["inject"] == "field":
-            self.latent_field = LatentField(width, length, **settings)
-        else:
-            self.latent_local = LatentLocal(width, length, **settings)
-
-    def latent_vectors(self, lam: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-        """λ -> (token `(B, 1, H)` or None, modulations `(B, depth, parts, H)` or None)."""
-        if lam is None:
-            return None, None
-        if self.latent is None:
-            raise ValueError("λ was given to a network without λ conditioning")
-        if self.latent["inject"] == "token":
-            return self.latent_projection(lam)[:, None], None
-        return None, self.latent_film(lam) if self.latent["inject"] == "film" else None
-
-    def add_field(self, hidden: Tensor, lam: Tensor | None) -> Tensor:
-        """Embedded positions `(B, T, H)` with λ's vectors on the first of them, where it has one for each."""
-        if lam is None or self.latent is None or self.latent["inject"] not in ("field", "local"):
-            return hidden
-        field = self._latent_module()(lam)[:, : hidden.shape[1]].to(hidden.dtype)
-        return hidden + nn.functional.pad(field, (0, 0, 0, hidden.shape[1] - field.shape[1]))
-
-    def init_latent(self, kind: str | float = "default", generator: torch.Generator | None = None) -> None:
-        """Redraw the λ weights alone; see `LatentMlp.init_latent`."""
-        if self.latent is None:
-            raise ValueError("a network without λ conditioning has no λ weights to initialise")
-        self._latent_module().init_latent(kind, generator)
-
-    def _latent_module(self) -> Any:
-        assert self.latent is not None
-        return getattr(self, MODULES[self.latent["inject"]])

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from di4c_cli.errors import UserError
-from di4c_cli.network.latent import LatentNetwork, without_autocast
+from di4c_cli.network.latent import without_autocast
+from di4c_cli.network.latent_network import LatentNetwork
 
 OUTER_EPS = 1e-12  # of the layer norms before and after the blocks; the blocks use torch's 1e-5
 
@@ -147,7 +148,7 @@ class MaskGit(LatentNetwork):
         self.transformer = Transformer(width, depth, heads, mlp, dropout)
         self.last_layer = nn.Sequential(*self._outer(width, dropout))
         self._init_plain()
-        self.add_latent(latent, width, depth, 4, length)
+        self.add_latent(latent, width, depth, 4, length, symbols + 1, self.labels)
 
     @staticmethod
     def _outer(width: int, dropout: float) -> list[nn.Module]:

@@ -20,9 +20,11 @@ from di4c_cli.network.latent import (
     latent_settings,
     precise,
     reset_linear,
+    shape_settings,
     sinusoid,
     without_autocast,
 )
+from di4c_cli.network.law import LatentLaw
 from di4c_cli.network.unet_blocks import (
     Attention,
     Downsample,
@@ -115,8 +117,11 @@ class UNet(nn.Module):
             [group_norm(narrow), conv3x3(narrow, 2 * self.shape[0], zero=True)]
         )
         if self.latent is not None and self.latent["inject"] == "field":
-            own = {key: value for key, value in self.latent.items() if key != "inject"}
-            self.latent_field = LatentField(self.channels, self.shape[1] * self.shape[2], **own)
+            area = self.shape[1] * self.shape[2]
+            self.latent_field = LatentField(self.channels, area, **shape_settings(self.latent))
+        if self.latent is not None and "law" in self.latent:
+            sizes = self.latent["law"], self.latent["dim"], 1
+            self.latent_law = LatentLaw(*sizes, self.symbols, self.length, self.labels)
         if self.latent is not None:
             self.init_latent("default")
 
@@ -171,6 +176,8 @@ class UNet(nn.Module):
                 reset_linear(module.dense1, std, generator)
         if self.latent["inject"] == "field":
             self.latent_field.init_latent(kind, generator)
+        if "law" in self.latent:
+            self.latent_law.init_latent(generator)
 
     @property
     def config(self) -> dict[str, Any]:

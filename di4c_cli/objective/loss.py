@@ -127,10 +127,10 @@ class Objective:
         chosen = (weights.consis != 0).nonzero().squeeze(1)
         if not len(chosen):
             return problem
-        x_u = self._one_step(case, teacher, each, problem.chunk_bytes)[chosen]
-        lam = self._latents(case, "lam/u")
+        x_u = self._one_step(case, teacher, each, problem.chunk_bytes)
+        lam = self._latents(case, "lam/u", x_u, moments.u)
         student_u = case.student.predict(
-            x_u.flatten(0, 1),
+            x_u[chosen].flatten(0, 1),
             repeat(moments.u[chosen], count),
             repeat_label(None if case.label is None else case.label[chosen], count),
             None if lam is None else lam[chosen].flatten(0, 1),
@@ -140,10 +140,12 @@ class Objective:
         uniform = case.noise.uniform("draw/u", count, x_t.shape[1])
         return replace(problem, student_u=student_u, place=place, uniform=uniform)
 
-    def _latents(self, case: Case, name: str) -> Tensor | None:
-        """λ `(B, L)` or `(B, L, size)` of the student."""
+    def _latents(self, case: Case, name: str, x: Tensor, t: Tensor) -> Tensor | None:
+        """λ `(B, L)` or `(B, L, size)` of the student at x `(B, D)` or `(B, L, D)` and t `(B,)` or `(B, L)`."""
         s = self.settings
-        return case.student.draw_latent(case.noise, name, s.latents, stratified=s.stratified)
+        return case.student.draw_latent(
+            case.noise, name, x, t, case.label, s.latents, stratified=s.stratified
+        )
 
     def _one_step(self, case: Case, teacher: Prediction, each: int, budget: int) -> Tensor:
         """x_u `(B, L, D)`, L draws of the teacher's step from x_t."""
@@ -161,7 +163,7 @@ class Objective:
     def student_at_t(self, case: Case, dropout: bool = False) -> Prediction:
         """The student at x_t under L latents, with its graph."""
         count = self.settings.latents
-        lam = self._latents(case, "lam/t")
+        lam = self._latents(case, "lam/t", case.x_t, case.moments.t)
         lam = None if lam is None else lam.flatten(0, 1)
         label = repeat_label(case.label, count)
         return case.student.predict(
@@ -187,7 +189,8 @@ class Objective:
         delta = case.moments.delta.flatten()
         uniform = case.noise.uniform("corrupt/delta", count, case.x_t.shape[1])
         x_delta = case.teacher.process.corrupt(repeat(case.x0, count), delta, uniform.flatten(0, 1))
-        lam = case.teacher.draw_latent(case.noise, "lam/teacher/delta", count)
+        each = x_delta.unflatten(0, (-1, count)), case.moments.delta, case.label
+        lam = case.teacher.draw_latent(case.noise, "lam/teacher/delta", *each, count)
         lam = None if lam is None else lam.flatten(0, 1)
         teacher = case.teacher.predict(x_delta, delta, repeat_label(case.label, count), lam)
         zero = torch.zeros_like(delta)
@@ -197,7 +200,7 @@ class Objective:
     def _with_distil(self, case: Case, loss: Loss, problem: Problem, delta: Tensor, dropout: bool) -> Loss:
         """Add the distillation term at δ to the loss at t."""
         count = self.settings.latents
-        lam = self._latents(case, "lam/delta")
+        lam = self._latents(case, "lam/delta", problem.x_t.unflatten(0, (-1, count)), case.moments.delta)
         lam = None if lam is None else lam.flatten(0, 1)
         label = repeat_label(case.label, count)
         total, out = evaluate(problem, case.student.predict(problem.x_t, delta, label, lam, dropout))

@@ -6,7 +6,8 @@ less. A λ drawn from q explains its sample from the start; the price is the div
     -log p(x0|xt) ≤ E_q[-Σ_d log p(x0^d|xt; λ)] + KL(q(λ|x0, xt) ‖ p(λ)).
 
 The bound takes the place of the correlation terms; with several draws it is the importance-weighted one, which is
-tighter. q is needed for training alone.
+tighter. q is needed for training alone. A student whose law of λ is learned (`latent.law`) learns it from q's draws;
+q does not hear of it.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ REACH = 3
 """Positions to each side that one layer of a local q looks at."""
 WIDEST = 5.0
 """|log variance| of q is kept below this: a wider or sharper q is an accident of the first steps."""
+LESSONS, LESSONS_LOCAL = 16, 4
+"""Draws of q a sample that λ's law learns from in one step, in the whole sample or at every position."""
 
 
 class Nearby(nn.Module):
@@ -151,7 +154,29 @@ def bound(
     else:
         total, each, tight, explained = _weighted(alone, prediction, _ratio(lam, draw, log_variance), beta)
     parts = {"explained": explained, "kl": kl.detach().to(explained), "bound": tight}
-    return settings.weight * total, settings.weight * each, parts
+    total, each = settings.weight * total, settings.weight * each
+    if student.law is not None:
+        miss = lesson(student, mean.detach(), log_variance.detach(), problem.x_t, t, label, noise)
+        total, each = total + miss.mean().to(total), each + miss.detach().to(each)
+        parts["law"] = miss.detach().to(explained)
+    return total, each, parts
+
+
+def lesson(
+    student: Denoiser,
+    mean: Tensor,
+    log_variance: Tensor,
+    x_t: Tensor,
+    t: Tensor,
+    label: Tensor | None,
+    noise: Noise,
+) -> Tensor:
+    """What λ's law misses of some draws from q, a mean `(B,)`; about 1 if it knows nothing."""
+    assert student.law is not None
+    count = LESSONS_LOCAL if student.law.places > 1 else LESSONS
+    draw = noise.normal("law", count, 2, mean.shape[1]).to(mean)
+    lam = mean[:, None] + (0.5 * log_variance[:, None]).exp() * draw[:, :, 0]
+    return student.law.miss(lam, draw[:, :, 1], x_t, t, label)
 
 
 def _ratio(lam: Tensor, draw: Tensor, log_variance: Tensor) -> Tensor:

@@ -83,7 +83,7 @@ def _walk(
     moving = (goal < now).nonzero().squeeze(1)
     if not len(moving):
         return x, now
-    lam = teacher.draw_latent(noise, "lam")
+    lam = teacher.draw_latent(noise, "lam", x, now, label)
     prediction = teacher.predict(
         x[moving],
         now[moving],

@@ -32,7 +32,7 @@ def teacher_predictions(
     One for a product teacher. A mixture (rounds ≥ 2) makes `count` with a fresh λ each: they are the Monte
     Carlo marginals, and each of the steps to x_u takes its own (section iterative-di4c).
     """
-    lam = teacher.draw_latent(noise, "lam/teacher", count)
+    lam = teacher.draw_latent(noise, "lam/teacher", x_t, t, label, count)
     if lam is None:
         return teacher.predict(x_t, t, label), 1
     many = teacher.predict(

@@ -38,7 +38,8 @@ class Predictor:
         `wanted` (k, D) promises that no other position will be asked for.
         λ is drawn once per sample and call, from the stream of `noise`; both guidance branches share it.
         """
-        lam, label = self.denoiser.draw_latent(noise, "latent"), self.label
+        label = self.label
+        lam = self.denoiser.draw_latent(noise, "latent", x_t, t, label)
         if only is not None:
             x_t, t = x_t[only], t[only]
             lam = None if lam is None else lam[only]

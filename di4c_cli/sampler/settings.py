@@ -120,7 +120,7 @@ def resolve(
     short sequences. A student that only leads leaves the other steps to its teacher (`hybrid`).
     """
     values = defaults.model_dump()
-    lead, to, until = (values.pop(name, None) for name in ("lead", "lead_to", "lead_until"))
+    lead, to, shrink, until = (values.pop(f"lead{name}", None) for name in ("", "_to", "_shrink", "_until"))
     if not labelled:
         values["guidance"] = 0.0
     if length >= LONG:
@@ -132,8 +132,8 @@ def resolve(
         count = values["steps"]
         alone = until is not None and count > until
         values.setdefault("hybrid", count if alone else max(0, count - lead))
-        if 0 < values["hybrid"] < count:
-            values.setdefault("leap", to)
+        if to is not None and 0 < values["hybrid"] < count:
+            values.setdefault("leap", to + (1 - to) * (1 - (2 / count) ** (shrink or 0.0)))
     unknown = sorted(set(values) - {field.name for field in fields(Settings)})
     if unknown:
         raise UserError(f"There is no sampling option '{unknown[0]}'.", "See `di4c sample --help`.")

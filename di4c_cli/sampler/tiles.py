@@ -10,33 +10,18 @@ another number, so equal bits are promised for equal threads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
 
 from di4c_cli.denoiser import Denoiser, Prediction
 from di4c_cli.network.positions import body_at, supported
+from di4c_cli.network.tiling import padded, tiled
 from di4c_cli.process import Process
 
 FEWEST = 16
 """Products with fewer rows take another, slower path."""
-
-
-def padded(x: Tensor, size: int) -> Tensor:
-    """`x` (n, ...) with its last row repeated until it has `size` rows."""
-    missing = size - len(x)
-    return x if missing <= 0 else torch.cat((x, x[-1:].expand(missing, *x.shape[1:])))
-
-
-def tiled(function: Callable[..., Tensor], size: int, *inputs: Tensor | None) -> Tensor:
-    """`function` on `size` rows of every input at a time, the last time padded. None inputs stay None."""
-    rows = next(len(x) for x in inputs if x is not None)
-    parts = []
-    for start in range(0, rows, size):
-        part = [None if x is None else padded(x[start : start + size], size) for x in inputs]
-        parts.append(function(*part)[: rows - start])
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def chunks(b: Tensor, rows: int, alone: bool) -> Iterator[slice]:

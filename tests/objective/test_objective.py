@@ -275,7 +275,7 @@ def test_distillation_at_delta_is_the_mean_over_its_latents() -> None:
     assert batch.x0 is not None
     case = Case(ours, theirs, None, noise, draw_moments(settings, noise), batch.x0, batch.x0)
     apart, delta = Objective(settings).at_delta(case)
-    lam = ours.draw_latent(noise, "lam/delta", 3)
+    lam = ours.draw_latent(noise, "lam/delta", batch.x0, delta.view(2, 3), None, 3)
     assert lam is not None
     _, out = evaluate(apart, ours.predict(apart.x_t, delta, None, lam.flatten(0, 1)))
     torch.testing.assert_close(loss.terms["distil"], out.terms["distil"].view(2, 3).mean(1))

@@ -16,7 +16,7 @@ from di4c_cli.errors import UserError
 from di4c_cli.network import build
 from di4c_cli.noise import Noise
 from di4c_cli.objective.loss import Loss, Objective
-from di4c_cli.objective.posterior import Posterior, divergence, price
+from di4c_cli.objective.posterior import LESSONS, LESSONS_LOCAL, Posterior, divergence, price
 from di4c_cli.objective.settings import Alpha, PosteriorSettings, Settings, Span, Times
 from di4c_cli.process import Gaussian, Masked
 
@@ -39,9 +39,14 @@ class Batch:
 
 
 def mixture(
-    kind: str, dim: int, dtype: torch.dtype = torch.float64, seed: int = 0, inject: str = "film"
+    kind: str,
+    dim: int,
+    dtype: torch.dtype = torch.float64,
+    seed: int = 0,
+    inject: str = "film",
+    law: int | None = None,
 ) -> Denoiser:
-    latent = {"inject": inject, "dim": dim, "distribution": "normal", "features": "raw"}
+    latent = {"inject": inject, "dim": dim, "distribution": "normal", "features": "raw", "law": law}
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         network = build({**NETWORKS[kind], "latent": latent}).to(dtype)
@@ -294,3 +299,38 @@ def test_learns_two_bits_that_agree() -> None:
     }
     assert joint[0, 0] + joint[1, 1] > 0.8
     assert min(joint[0, 0], joint[1, 1]) > 0.3
+
+
+@pytest.mark.parametrize("inject", ["film", "local"])
+def test_the_law_of_lambda_learns_from_q_alone(inject: str) -> None:
+    """Its lesson against the written formula; the bound and q are as without it."""
+    model, plain = (mixture("maskgit", 2, inject=inject, law=law) for law in (4, None))
+    own = model.network.state_dict()
+    own.update(plain.network.state_dict())
+    model.network.load_state_dict(own)
+    q = posterior_of(model)
+    x0 = torch.arange(4 * model.length).view(4, -1) % model.symbols
+    index, label, noise = list(range(4)), torch.tensor([0, -1, 2, 1]), Noise(0, range(4), "train")
+    losses = [Objective(ALONE)(m, m, Batch(index, x0, label), noise, posterior=q) for m in (model, plain)]
+    shared = ("explained", "kl", "bound")
+    assert all(torch.equal(losses[0].terms[name], losses[1].terms[name]) for name in shared)
+    assert model.law is not None and "law" not in losses[1].terms
+
+    with torch.no_grad():
+        x_1 = torch.full_like(x0, int(model.process.mask or 0))
+        mean, log_variance = q(x0, x_1)
+        count = LESSONS_LOCAL if inject == "local" else LESSONS
+        draw = noise.normal("law", count, 2, mean.shape[1])
+        missed = torch.zeros(4, dtype=torch.float64)
+        for k in range(count):
+            lam = mean + (log_variance / 2).exp() * draw[:, k, 0]
+            x, target = ((lam + sign * draw[:, k, 1]) / math.sqrt(2) for sign in (1, -1))
+            missed += (model.law(x, x_1, torch.ones(4), label) - target).square().mean(1) / count
+    torch.testing.assert_close(losses[0].terms["law"], missed)
+    torch.testing.assert_close(losses[0].total - losses[1].total, missed.mean())
+    torch.testing.assert_close(losses[0].terms["total"].mean(), losses[0].total.detach())
+
+    grads = [torch.autograd.grad(loss.total, [*q.parameters()], retain_graph=True) for loss in losses]
+    assert all(torch.equal(a, b) for a, b in zip(*grads, strict=True))
+    heard = torch.autograd.grad(losses[0].total, [*model.law.parameters()])
+    assert all(bool(grad.any()) for grad in heard)

@@ -46,11 +46,19 @@ def built(make: Callable[[], Denoiser]) -> Denoiser:
     return model
 
 
+def field() -> Denoiser:
+    sizes = {"length": 16, "width": 48, "depth": 2, "heads": 4, "mlp": 64, "labels": 7}
+    latent = {"dim": 2, "inject": "local", "distribution": "normal", "law": 8}
+    net = network.build({"type": "maskgit", "symbols": 40, **sizes, "latent": latent})
+    return Denoiser(net, Masked(40, "arccos"), Latent(2, "normal", 16), labels=7)
+
+
 WAYS: list[tuple[Callable[[], Denoiser], dict[str, Any]]] = [
     (dit, {"steps": 5}),
     (dit, {"steps": 3, "dtype": "float32"}),
     (dit, {"steps": 3, "temperature": 0.8, "top_p": 0.9}),
     (maskgit, {"steps": 4, "sampler": "confidence", "guidance": 3.0}),
+    (field, {"steps": 3, "guidance": 2.0}),
     (unet, {"steps": 3, "grid": "pixels", "last": "argmax"}),
     (unet, {"steps": 3, "grid": "pixels", "sampler": "tau-leaping", "corrector": 1}),
 ]

@@ -107,6 +107,13 @@ def test_a_leader_leaves_the_later_steps_to_its_teacher() -> None:
     assert resolve(SamplingDefaults(lead=1), 64, 9).hybrid == 8
 
 
+def test_a_leader_may_go_less_far_in_longer_walks() -> None:
+    leader = SamplingDefaults(lead=1, lead_to=0.2, lead_shrink=0.5)
+    leaps = [resolve(leader, 64, steps).leap for steps in (1, 2, 4, 8)]
+    assert leaps == [None, pytest.approx(0.2), pytest.approx(1 - 0.8 * 0.5**0.5), pytest.approx(0.6)]
+    assert resolve(SamplingDefaults(lead=1, lead_shrink=0.5), 64, 8).leap is None
+
+
 def test_many_samples_are_the_batches_of_one_stream() -> None:
     """Numbers, labels and given symbols reach the batch they belong to."""
     model = tabulated(Masked(3), 4, components=2, labels=3, seed=30)
