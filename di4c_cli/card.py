@@ -213,4 +213,5 @@ def _plain(value: Any) -> str:
 
 def _latent(latent: LatentConfig) -> str:
     where = " at every position" if latent.inject == "local" else ""
-    return f"{latent.inject}, {latent.distribution}, dim {latent.dim}{where}"
+    law = f", its law learned by a network of width {latent.law}" if latent.law else ""
+    return f"{latent.inject}, {latent.distribution}, dim {latent.dim}{where}{law}"

@@ -56,6 +56,9 @@ class SamplingDefaults(BaseModel):
     lead_until: int | None = Field(
         None, ge=1, description="with more steps than this the teacher makes them all; none: never"
     )
+    lead_labelled: int | None = Field(
+        None, ge=0, description="the same where a label is given; none: a label makes no difference"
+    )
     tile: int = Field(
         16, ge=1, le=4096, description="samples per network call; fixed, so that batches cannot matter"
     )

@@ -152,16 +152,16 @@ class Model:
 
         _check_rows(n, label, options.get("given"))
         defaults = self.config.sampling
-        if options.get("teacher") is None and self.helped(steps, options.get("hybrid")):
+        if options.get("teacher") is None and self.helped(steps, options.get("hybrid"), label is not None):
             options["teacher"] = self.teacher.denoiser
         return sample_many(self.denoiser, defaults, n, steps, seed, label, batch_size, first, **options)
 
-    def helped(self, steps: int | None = None, hybrid: int | None = None) -> bool:
+    def helped(self, steps: int | None = None, hybrid: int | None = None, labelled: bool = False) -> bool:
         """Whether a teacher makes some of `steps` steps: `hybrid` of them, or what the model's defaults say."""
         if hybrid is not None:
             return hybrid > 0
         defaults = self.config.sampling
-        return resolve(defaults, self.denoiser.length, steps).hybrid > 0
+        return resolve(defaults, self.denoiser.length, steps, labelled).hybrid > 0
 
     def decode(self, x: Tensor) -> Any:
         """Ids to a list of strings, or to uint8 images `(n, H, W)` or `(n, H, W, 3)`."""

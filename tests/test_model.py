@@ -156,11 +156,15 @@ def test_a_leading_student_leaves_the_rest_to_its_teacher(tmp_path: Path) -> Non
     assert student.helped(2) and not student.helped(1) and not student.helped(4, hybrid=0)
     student.config.sampling.lead_until = 4
     assert torch.equal(student.sample(3, steps=4, seed=5), explicit)
-    student.config.sampling.lead_to = 0.3
-    longer = student.sample(3, steps=4, seed=5, hybrid=3, leap=0.3, teacher=teacher)
+    student.config.sampling.lead_to = 0.6
+    longer = student.sample(3, steps=4, seed=5, hybrid=3, leap=0.6, teacher=teacher)
     assert torch.equal(student.sample(3, steps=4, seed=5), longer) and not torch.equal(longer, explicit)
     alone = di4c_cli.load("tiny-digits").sample(3, steps=5, seed=5)
     assert torch.equal(student.sample(3, steps=5, seed=5), alone)
+    student.config.sampling.lead_until, student.config.sampling.lead_labelled = None, 0
+    assert student.helped(1, labelled=True) and not student.helped(1)
+    labelled = di4c_cli.load("tiny-digits").sample(3, steps=1, seed=5, label=[3, 1, 2])
+    assert torch.equal(student.sample(3, steps=1, seed=5, label=[3, 1, 2]), labelled)
     student.config.provenance["teacher"] = "no-such-teacher"
     student._teacher = None
     assert student.sample(2, steps=1, seed=5).shape == (2, 64)

@@ -106,6 +106,11 @@ class Contest:
         return self.teacher.labels if self.settings.guidance else None
 
 
+def guided(defaults: SamplingDefaults, labels: int | None) -> bool:
+    """Whether the samples of a contest have labels: only guidance needs them."""
+    return labels is not None and defaults.guidance != 0
+
+
 def from_shape(name: str, device: str, steps: int | None, batch: int | None) -> Contest:
     """A named shape with random weights; on a CPU the batch is one unless asked for, and the note says so.
 
@@ -126,7 +131,7 @@ def from_shape(name: str, device: str, steps: int | None, batch: int | None) -> 
     if size != shape.batch:
         note += f"; batch {size} instead of {shape.batch}"
     defaults = shape.config("student").sampling
-    settings = resolve(defaults, pair[0].length, steps, shape.labels is not None)
+    settings = resolve(defaults, pair[0].length, steps, guided(defaults, shape.labels))
     # every batch has the same size here, so that it can be its own tile
     settings = replace(settings, tile=1 if size == 1 else 0)
     return Contest(shape.title, pair[0], pair[1], settings, size, note)
@@ -146,7 +151,7 @@ def from_models(teacher: Model, student: Model | None, steps: int | None, batch:
     if pupil.length != teacher.denoiser.length or pupil.process.config != teacher.denoiser.process.config:
         raise UserError("Teacher and student are of different kinds.", "Use the student's own teacher.")
     length = pupil.length
-    settings = resolve(defaults, length, steps, teacher.denoiser.labels is not None)
+    settings = resolve(defaults, length, steps, guided(defaults, teacher.denoiser.labels))
     size = batch or max(1, min(64, 16384 // length))
     return Contest(teacher.name, teacher.denoiser, pupil, settings, size, note)
 

@@ -92,7 +92,7 @@ class Prepared:
         named = self.settings.named()
         parts = [
             f"{self.settings.sampler} sampler",
-            f"{self.settings.steps} steps",
+            "1 step" if self.settings.steps == 1 else f"{self.settings.steps} steps",
             f"{named['dtype']} draws",
         ]
         for key in ("guidance", "temperature", "top_p", "hybrid", "corrector"):
@@ -109,11 +109,12 @@ def prepare(request: Request, say: Say) -> Prepared:
     if request.n is not None and request.n < 1:
         raise UserError(f"{request.n} samples are too few.", "Use -n 1 or more.")
     texts = _texts(request)
-    model, teacher = _models(request, asked.get("hybrid"), say)
+    model, alone = _model(request, asked.get("hybrid"), say)
     guidance = asked.get("guidance", model.config.sampling.guidance)
     labels = parse_labels(request.label, model.config.labels, guidance)
     length = model.denoiser.length
     settings = resolve(model.config.sampling, length, request.steps, labels is not None, **asked)
+    teacher = _helper(request, model, alone, settings.hybrid)
     given = _given(texts, model)
     _check(model, settings, labels, given, teacher)
     n = request.n or (1 if model.codec.kind in ("text", "none") else 16)
@@ -184,20 +185,25 @@ def _given(texts: tuple[str, str] | None, model: Model) -> Tensor | None:
     return torch.tensor(ids, dtype=torch.long)
 
 
-def _models(request: Request, hybrid: int | None, say: Say) -> tuple[Model, Model | None]:
-    """The model that samples, and in a hybrid the teacher that finishes."""
+def _model(request: Request, hybrid: int | None, say: Say) -> tuple[Model, bool]:
+    """The model that samples, and whether it is the one that --teacher names, all by itself."""
     from di4c_cli.model import load
 
-    device = choose_device(request.device)
-    if request.student is None and request.teacher is not None and not hybrid:
-        model = load(request.teacher, device=device)  # a student may teach, and it may only lead
-        return model, model.teacher if model.helped(request.steps, hybrid) else None
-    model = load(request.student or default_model(say), device=device)
-    if model.helped(request.steps, hybrid):
-        return model, model.teacher if request.teacher is None else load(request.teacher, device=device)
-    if request.teacher is not None:
+    alone = request.student is None and request.teacher is not None and not hybrid
+    ref = request.teacher if alone else request.student or default_model(say)
+    assert ref is not None
+    return load(ref, device=choose_device(request.device)), alone
+
+
+def _helper(request: Request, model: Model, alone: bool, hybrid: int) -> Model | None:
+    """In a hybrid the teacher that finishes; a student may teach, and it may only lead."""
+    from di4c_cli.model import load
+
+    if request.teacher is None or alone:
+        return model.teacher if hybrid else None
+    if not hybrid:
         raise UserError("Two models are named but one samples.", "Drop one, or add --hybrid K.")
-    return model, None
+    return load(request.teacher, device=choose_device(request.device))
 
 
 def default_model(say: Say) -> str:

@@ -25,8 +25,8 @@ REACH = 2
 DEPTH = 2
 SEEN = 16
 """Numbers per symbol of x_t."""
-ROWS = 1024
-"""Positions in one call: fixed, so that a sample's λ does not depend on the batch."""
+ROWS, POSITIONS = 64, 1024
+"""Samples in one call, fewer where they have many positions: fixed, so that a λ does not depend on the batch."""
 
 
 def _near(layer: nn.Module, x: Tensor) -> Tensor:
@@ -103,7 +103,7 @@ class LatentLaw(nn.Module):
     @torch.no_grad()
     def carry(self, noise: Tensor, x_t: Tensor, t: Tensor, label: Tensor | None = None) -> Tensor:
         """Normal numbers `(n, places·dim)` to λ, the same shape; a row's bits do not depend on the others."""
-        rows = max(1, ROWS // self.places)
+        rows = max(1, min(ROWS, POSITIONS // self.places))
         return noise + tiled(self, rows, noise, x_t, t, label).to(noise.dtype)
 
     def miss(self, lam: Tensor, noise: Tensor, x_t: Tensor, t: Tensor, label: Tensor | None = None) -> Tensor:

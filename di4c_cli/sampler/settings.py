@@ -120,7 +120,10 @@ def resolve(
     short sequences. A student that only leads leaves the other steps to its teacher (`hybrid`).
     """
     values = defaults.model_dump()
-    lead, to, shrink, until = (values.pop(f"lead{name}", None) for name in ("", "_to", "_shrink", "_until"))
+    parts = "lead", "lead_to", "lead_shrink", "lead_until", "lead_labelled"
+    lead, to, shrink, until, until_labelled = (values.pop(name, None) for name in parts)
+    if labelled and until_labelled is not None:
+        until = until_labelled
     if not labelled:
         values["guidance"] = 0.0
     if length >= LONG:
@@ -132,7 +135,8 @@ def resolve(
         count = values["steps"]
         alone = until is not None and count > until
         values.setdefault("hybrid", count if alone else max(0, count - lead))
-        if to is not None and 0 < values["hybrid"] < count:
+        own = values.get("sampler") == "confidence"  # has its own schedule
+        if to is not None and not own and 0 < values["hybrid"] < count:
             values.setdefault("leap", to + (1 - to) * (1 - (2 / count) ** (shrink or 0.0)))
     unknown = sorted(set(values) - {field.name for field in fields(Settings)})
     if unknown:

@@ -12,7 +12,7 @@ from di4c_cli.denoiser import Denoiser, Latent
 from di4c_cli.errors import UserError
 from di4c_cli.network import build
 from di4c_cli.network.latent import latent_settings
-from di4c_cli.network.law import DEPTH, REACH, ROWS, LatentLaw
+from di4c_cli.network.law import DEPTH, POSITIONS, REACH, ROWS, LatentLaw
 from di4c_cli.noise import Noise
 from di4c_cli.process import Masked
 
@@ -163,7 +163,7 @@ def test_times_labels_and_symbols_are_heard() -> None:
     assert torch.equal(deaf.carry(noise, x_t, one), deaf.carry(noise, x_t, one, torch.arange(4)))
 
 
-@pytest.mark.parametrize(("places", "count"), [(1, ROWS + 50), (20, 100), (2 * ROWS, 3)])
+@pytest.mark.parametrize(("places", "count"), [(1, ROWS + 50), (20, 100), (2 * POSITIONS, 3)])
 def test_bits_do_not_depend_on_the_batch(places: int, count: int) -> None:
     law = shaken(law_of(8, 2, places, labels=3))
     noise, x_t = normals(count, 2 * places).float(), known(count)

@@ -104,7 +104,25 @@ def test_a_leader_leaves_the_later_steps_to_its_teacher() -> None:
     assert resolve(leader, 64).hybrid == 2
     asked = resolve(leader, 64, 4, hybrid=1, leap=0.6)
     assert (asked.hybrid, asked.leap) == (1, 0.6)
+    surest = resolve(leader, 64, 4, sampler="confidence")
+    assert (surest.hybrid, surest.leap) == (2, None)
     assert resolve(SamplingDefaults(lead=1), 64, 9).hybrid == 8
+
+
+def test_a_label_may_leave_more_to_the_teacher() -> None:
+    leader = SamplingDefaults(lead=1, lead_to=0.3, lead_labelled=2)
+    made = {steps: resolve(leader, 64, steps, labelled=True) for steps in (1, 2, 3)}
+    assert {steps: (one.hybrid, one.leap) for steps, one in made.items()} == {
+        1: (0, None),
+        2: (1, 0.3),
+        3: (3, None),
+    }
+    assert resolve(leader, 64, 3).hybrid == 2
+    assert resolve(leader, 64, 3, labelled=True, hybrid=1).hybrid == 1
+    never = SamplingDefaults(lead=1, lead_until=4, lead_labelled=0)
+    assert [resolve(never, 64, steps, labelled=True).hybrid for steps in (1, 5)] == [1, 5]
+    other = SamplingDefaults(lead=1, lead_until=4)
+    assert [resolve(other, 64, steps, labelled=True).hybrid for steps in (4, 5)] == [3, 5]
 
 
 def test_a_leader_may_go_less_far_in_longer_walks() -> None:
