@@ -74,7 +74,7 @@ def _full_head(model: Denoiser, settings: Settings, x: Tensor, t: Tensor, label:
     batch, length = x.shape
     lam = _latent(model, batch)
     if lam is not None and model.law is not None:
-        lam = model.law.carry(lam, x, t, label)
+        lam = model.law.carry(lam.view(batch, -1), x, t, label).view(lam.shape)
     d = torch.arange(length, device=x.device).repeat(batch)
 
     def logits(own: Tensor | None) -> Tensor:

@@ -24,7 +24,9 @@ SMOOTH = 0.9
 
 def figures_of(recipe: Recipe) -> tuple[str, ...]:
     """Names of the figures that tell how a run of this recipe fares."""
-    return SHOWN if recipe.objective.posterior is None else BOUNDED
+    if recipe.objective.posterior is None:
+        return SHOWN
+    return BOUNDED if recipe.latent.law is None else (*BOUNDED, "law")
 
 
 class LiveTable:

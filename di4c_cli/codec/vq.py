@@ -14,6 +14,7 @@ from torch import Tensor
 from di4c_cli.codec.base import Codec
 from di4c_cli.errors import UserError
 from di4c_cli.limits import check_vqgan
+from di4c_cli.network.tiling import padded
 from di4c_cli.network.vqgan import VQGAN
 
 TILE = 16
@@ -40,8 +41,7 @@ class Vq(Codec):
         parts = []
         for start in range(0, len(x), TILE):
             codes = x[start : start + TILE].to(device)
-            filler = codes[:1].expand(TILE - len(codes), -1)
-            image = self.vqgan.decode(torch.cat([codes, filler]))[: len(codes)]
+            image = self.vqgan.decode(padded(codes, TILE))[: len(codes)]
             parts.append(((image + 1) * 127.5).round().clamp(0, 255).byte().permute(0, 2, 3, 1).cpu())
         out = torch.cat(parts).numpy() if parts else np.zeros((0, 1, 1, 1), np.uint8)
         return out[..., 0] if out.shape[-1] == 1 else out

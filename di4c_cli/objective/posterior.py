@@ -171,7 +171,7 @@ def lesson(
     label: Tensor | None,
     noise: Noise,
 ) -> Tensor:
-    """What λ's law misses of some draws from q, a mean `(B,)`; about 1 if it knows nothing."""
+    """What λ's law misses of some draws from q, a mean `(B,)`; about 1, with labels 2, if it knows nothing."""
     assert student.law is not None
     count = LESSONS_LOCAL if student.law.places > 1 else LESSONS
     draw = noise.normal("law", count, 2, mean.shape[1]).to(mean)

@@ -308,13 +308,15 @@ def test_the_law_of_lambda_learns_from_q_alone(inject: str) -> None:
     own = model.network.state_dict()
     own.update(plain.network.state_dict())
     model.network.load_state_dict(own)
+    assert model.law is not None
+    torch.nn.init.normal_(model.law.mean.weight)
     q = posterior_of(model)
     x0 = torch.arange(4 * model.length).view(4, -1) % model.symbols
     index, label, noise = list(range(4)), torch.tensor([0, -1, 2, 1]), Noise(0, range(4), "train")
     losses = [Objective(ALONE)(m, m, Batch(index, x0, label), noise, posterior=q) for m in (model, plain)]
     shared = ("explained", "kl", "bound")
     assert all(torch.equal(losses[0].terms[name], losses[1].terms[name]) for name in shared)
-    assert model.law is not None and "law" not in losses[1].terms
+    assert "law" not in losses[1].terms
 
     with torch.no_grad():
         x_1 = torch.full_like(x0, int(model.process.mask or 0))
@@ -323,7 +325,8 @@ def test_the_law_of_lambda_learns_from_q_alone(inject: str) -> None:
         draw = noise.normal("law", count, 2, mean.shape[1])
         missed = torch.zeros(4, dtype=torch.float64)
         for k in range(count):
-            lam = mean + (log_variance / 2).exp() * draw[:, k, 0]
+            lam = mean + (log_variance / 2).exp() * draw[:, k, 0] - model.law.centre(torch.ones(4), label)
+            missed += lam.square().mean(1) / count
             x, target = ((lam + sign * draw[:, k, 1]) / math.sqrt(2) for sign in (1, -1))
             missed += (model.law(x, x_1, torch.ones(4), label) - target).square().mean(1) / count
     torch.testing.assert_close(losses[0].terms["law"], missed)
