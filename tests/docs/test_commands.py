@@ -18,14 +18,14 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from published_models import GOLDEN
-from scan_network import Scan
-from shown import commands, header, overlooked
-from small_models import judge_folder
 from typer.testing import CliRunner
 
 from di4c_cli.cli.app import COMMANDS, app
 from di4c_cli.training import worlds
+from tests.helpers.published_models import GOLDEN
+from tests.helpers.scan_network import Scan
+from tests.helpers.shown import commands, header, overlooked
+from tests.helpers.small_models import judge_folder
 
 __all__ = ["judge_folder"]
 ROOT = Path(__file__).parents[2]
@@ -57,7 +57,7 @@ SHORT = {
     "pretrain": ["--iterations", "1"],
 }
 """Appended flags; of a flag given twice the last counts."""
-TOOLS = re.compile(r"(?:python )?((?:tests|docs|benchmarks)/\S+\.py)(.*)")
+TOOLS = re.compile(r"python (?:-m )?((?:tools|benchmarks)[./]\S+)(.*)")
 """Scripts of the repository; they take minutes to hours, so their own account of their flags is asked."""
 LATE = re.compile(r"\bRUN\b")
 """Lines that need what others on the page make."""
@@ -172,11 +172,12 @@ def in_shell(line: str, number: int) -> None:
         assert done.returncode == 0, f"{line}: {done.stderr}"
 
 
-def check_tool(path: str, flags: list[str]) -> None:
-    """A script that is there and knows the flags shown."""
-    done = subprocess.run([sys.executable, ROOT / path, "--help"], capture_output=True, text=True, check=True)
+def check_tool(name: str, flags: list[str]) -> None:
+    """A script, by path or as a module, that is there and knows the flags shown."""
+    start = [ROOT / name] if name.endswith(".py") else ["-m", name]
+    done = subprocess.run([sys.executable, *start, "--help"], capture_output=True, text=True, check=True)
     for flag in flags:
-        assert not flag.startswith("--") or flag in done.stdout, f"{path} has no {flag}"
+        assert not flag.startswith("--") or flag in done.stdout, f"{name} has no {flag}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: "/".join(page.parts[-2:]))

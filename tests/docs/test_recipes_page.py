@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 from pydantic import BaseModel
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
-import make_recipes
-
 from di4c_cli.recipe import Pretrain, Recipe
+from tools import make_recipes
 
 
 def test_the_page_is_up_to_date() -> None:
     told = make_recipes.PAGE.read_text(encoding="utf-8")
-    assert told == make_recipes.page(), "run `python docs/make_recipes.py`"
+    assert told == make_recipes.page(), "run `python -m tools.make_recipes`"
 
 
 def test_every_key_has_a_meaning() -> None:

@@ -5,7 +5,6 @@ The totals are the paper's compositions as settings: `Objective.weights` decides
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,15 +13,13 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "objective"))
-from tables import Everything, flat, ones, stored
-
 from di4c_cli.objective.core import Core
 from di4c_cli.objective.loss import Objective
 from di4c_cli.objective.problem import Outcome, Problem, Weights
 from di4c_cli.objective.settings import Alpha, Delta, Settings, Span
 from di4c_cli.objective.times import Moments, alpha_at
 from di4c_cli.process import Masked, Process
+from tests.helpers.tables import Everything, flat, ones, stored
 
 Tensors = dict[str, Tensor]
 SDTT = Settings(delta=Delta(0.02, 0.02), alpha=Alpha("sigmoid", 0.1))

@@ -9,9 +9,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-import other_sizes
+from tests.helpers import other_sizes
 
 HERE = Path(__file__).parent
 

@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-import mutate
-from mutants import Mutant, mutants
-from warm import limit
+from tools.mutation import mutate
+from tools.mutation.mutants import Mutant, mutants
+from tools.mutation.warm import limit
 
 SOURCE = '''
 """Doc 1."""

@@ -1,13 +1,8 @@
-"""A hundred mutated models in one process; `fuzz.py` beside this file runs any number."""
+"""A hundred mutated models in one process; `tools/fuzz.py` runs any number."""
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-import fuzz
+from tools import fuzz
 
 
 def test_a_hundred_mutated_models() -> None:

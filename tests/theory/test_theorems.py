@@ -6,8 +6,9 @@ import math
 
 import pytest
 import torch
-from enumeration import END, START, Example, distil, kl, marginals, product, tv
 from torch import Tensor
+
+from tests.helpers.enumeration import END, START, Example, distil, kl, marginals, product, tv
 
 EXAMPLE = Example()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kill_many import kill_and_compare
+from tools.kill_many import kill_and_compare
 
 
 def test_three_kills_leave_no_trace(tmp_path: Path) -> None:
