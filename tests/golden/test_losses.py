@@ -99,7 +99,7 @@ SCALED = {
 
 
 @pytest.mark.parametrize("prefix", ["", "teacher_mix."], ids=["product", "mixture"])
-def test_masked_sdtt(golden: Path, prefix: str) -> None:
+def test_di4c_loss_gives_the_sdtt_values(golden: Path, prefix: str) -> None:
     g = load_file(golden / "losses" / "masked_sdtt.safetensors")
     process, t = Masked(g["student_t_logits"].shape[-1] - 1), g["t"]
     teacher = g["teacher_lam_logits"] if prefix else g["teacher_logits"][:, None]
@@ -116,7 +116,7 @@ def test_masked_sdtt(golden: Path, prefix: str) -> None:
         close(outcome(*inputs, variate, teacher, weights(SDTT, t, variate)).total, g[f"{prefix}out.{key}"])
 
 
-def test_masked_maskgit_as_published(golden: Path) -> None:
+def test_di4c_loss_gives_the_maskgit_values(golden: Path) -> None:
     """The published loss counts known positions and the mask's class: to the core, nothing is known."""
     g = load_file(golden / "losses" / "masked_maskgit.safetensors")
     process, t = Everything(g["student_t_logits"].shape[-1]), 1 - g["r"]
@@ -145,7 +145,7 @@ def small_times(g: Tensors, process: Process) -> Tensor:
     return out.terms["distil"].view(batch, latents).mean(1)
 
 
-def test_gaussian_tauldr(golden: Path) -> None:
+def test_di4c_loss_gives_the_tauldr_values(golden: Path) -> None:
     g = load_file(golden / "losses" / "gaussian_tauldr.safetensors")
     process, t = Everything(g["student_t_logits"].shape[-1]), g["t"]
     inputs, teacher = (g, process, g["x0"], g["x_0_samples"]), g["teacher_logits"][:, None]

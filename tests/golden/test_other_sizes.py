@@ -15,7 +15,7 @@ HERE = Path(__file__).parent
 
 
 @pytest.mark.slow
-def test_every_format_at_other_sizes(tmp_path: Path) -> None:
+def test_formats_read_other_sizes(tmp_path: Path) -> None:
     other_sizes.write(tmp_path)
     tests = [str(HERE / "test_transformers.py"), str(HERE / "test_convolutional.py")]
     done = subprocess.run(
