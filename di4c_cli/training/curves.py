@@ -10,7 +10,7 @@ from typing import Any
 from di4c_cli import files
 from di4c_cli.training.metrics import Row, read_rows
 
-TERMS = ("loss", "distil", "consis", "corr", "marginal", "explained", "kl", "law")
+TERMS = ("loss", "distil", "consis", "corr", "marginal", "reconstruction", "kl", "prior_loss")
 CORRELATION = ("correlation_data", "correlation_consis")
 POINTS = 200
 """Curves are averaged down to about this many points: single steps are noise."""
