@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from di4c_cli.errors import UserError
 from di4c_cli.latent import config as latent_config
-from di4c_cli.methods import METHODS
+from di4c_cli.methods import METHODS, variational_config
 from di4c_cli.recipe import Pretrain, Recipe
 from di4c_cli.schema import Section
 from di4c_cli.training import config as training_config
@@ -21,9 +21,14 @@ AnyRecipe = TypeVar("AnyRecipe", bound=Section)
 
 OLD_FOLDERS = {"paper": "di4c", "leader": "variational"}
 """Folders of recipes in version 0.1 and their present names."""
-RENAMED_SECTIONS = {"objective": "method"}
-RENAMED_KEYS = {"latent": latent_config.RENAMED_KEYS, "training": training_config.RENAMED_KEYS}
-"""Keys of version 0.1 in each section and the present ones."""
+RENAMED_KEYS = {
+    **{f"latent.{old}": f"latent.{new}" for old, new in latent_config.RENAMED_KEYS.items()},
+    **{f"training.{old}": f"training.{new}" for old, new in training_config.RENAMED_KEYS.items()},
+    "objective": "method",
+    "objective.reference": "data",
+    **{f"objective.{old}": f"method.{new}" for old, new in variational_config.RENAMED_KEYS.items()},
+}
+"""Dotted keys of version 0.1 and the present ones."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -133,34 +138,33 @@ def _load(path: Path) -> dict[str, Any]:
 
 def _parse(model: type[AnyRecipe], path: Path, overrides: Mapping[str, Any]) -> AnyRecipe:
     tree = _load(path)
-    check_renamed_keys(_dotted_keys(tree), f"The recipe {path.name}")
+    check_renamed_keys(tree, f"The recipe {path.name}")
     check_renamed_keys(overrides, "The command line")
     for dotted, value in overrides.items():
         assign(tree, dotted, value, model)
     return validate(model, tree, str(path.name))
 
 
-def _dotted_keys(tree: Mapping[str, Any]) -> list[str]:
-    """Keys of a raw recipe, two levels deep."""
-    sections = [(key, value) for key, value in tree.items() if isinstance(value, Mapping)]
-    return [*map(str, tree), *(f"{key}.{inner}" for key, value in sections for inner in value)]
-
-
-def check_renamed_keys(dotted: Iterable[str], where: str) -> None:
-    """Reject keys of version 0.1 in one sentence that names the present ones."""
+def _old_keys(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Keys of version 0.1 in a raw recipe or among dotted overrides, with the present ones."""
     found: dict[str, str] = {}
-    for key in dotted:
-        section, _, inner = key.partition(".")
-        if section in RENAMED_SECTIONS:
-            found[section] = RENAMED_SECTIONS[section]
-        elif (new := RENAMED_KEYS.get(section, {}).get(inner.partition(".")[0])) is not None:
-            found[f"{section}.{inner}"] = f"{section}.{new}"
-    if found:
+    for key, value in tree.items():
+        parts = f"{prefix}{key}".split(".")
+        for dotted in (".".join(parts[:depth]) for depth in range(1, len(parts) + 1)):
+            if dotted in RENAMED_KEYS:
+                found[dotted] = RENAMED_KEYS[dotted]
+        if isinstance(value, Mapping):
+            found |= _old_keys(value, f"{prefix}{key}.")
+    return found
+
+
+def check_renamed_keys(
+    tree: Mapping[str, Any], where: str, hint: str = "CHANGELOG.md has the table of old and new keys."
+) -> None:
+    """Reject keys of version 0.1 in one sentence that names the present ones."""
+    if found := _old_keys(tree):
         said = ", ".join(f"{old} is now {new}" for old, new in found.items())
-        raise UserError(
-            f"{where} has recipe keys of version 0.1: {said}.",
-            "CHANGELOG.md has the table of old and new keys.",
-        )
+        raise UserError(f"{where} has recipe keys of version 0.1: {said}.", hint)
 
 
 def parse_assignment(text: str) -> tuple[str, Any]:

@@ -12,6 +12,17 @@ from di4c_cli.schema import Section
 if TYPE_CHECKING:
     from di4c_cli.latent.config import LatentConfig
 
+RENAMED_KEYS = {
+    "posterior": "name: variational",
+    "posterior.width": "encoder_width",
+    "posterior.draws": "iwae_samples",
+    "posterior.floor": "kl_weight.start",
+    "posterior.rise": "kl_weight",
+    "posterior.rise.low": "kl_weight.rise_from",
+    "posterior.rise.high": "kl_weight.rise_until",
+}
+"""Keys of `objective` in version 0.1 and the present ones."""
+
 
 class KLWeightConfig(Section):
     """KL annealing: β is `start`, then rises linearly to 1 between two shares of the training."""

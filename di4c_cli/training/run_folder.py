@@ -100,12 +100,12 @@ class RunFolder:
                     "Choose another --out, or --force moves it aside.",
                 )
             return State.NEW
-        found = differences(_whole(_read_recipe(self.recipe)), recipe.model_dump(mode="json"))
+        hint = "Choose another --out, or --force moves the old run aside."
+        stored = _read_recipe(self.recipe)
+        recipe_file.check_renamed_keys(stored, f"The run in {self.path}", hint)
+        found = differences(_whole(stored), recipe.model_dump(mode="json"))
         if found:
-            raise UserError(
-                f"{self.path} holds a run of another recipe: {'; '.join(found)}.",
-                "Choose another --out, or --force moves the old run aside.",
-            )
+            raise UserError(f"{self.path} holds a run of another recipe: {'; '.join(found)}.", hint)
         return State.FINISHED if (self.student / "config.json").is_file() else State.UNFINISHED
 
     def move_aside(self) -> Path | None:
