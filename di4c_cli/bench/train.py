@@ -3,8 +3,8 @@
 The sides do the same training step on the same weights and batch, each in a process of its own:
 
 - body: teacher at t and student at u without gradient, student at t forward and backward; no head, no loss.
-- dense: body, all heads at all positions, and the textbook loss on `(B, L, D, S)` tensors (`bench.dense`).
-- ours: body, and the objective as training calls it.
+- dense: body, all heads at all positions, and the textbook loss on `(B, L, D, S)` tensors (`methods.di4c`).
+- ours: body, and the method as training calls it.
 - step: ours with activation checkpoints, Adam and EMA; a whole training step.
 
 They take turns, one step each, so that a slow moment of the machine hits all of them; medians are compared.

@@ -14,16 +14,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from di4c_cli.bench.dense import dense_loss
 from di4c_cli.bench.train import Shape
-from di4c_cli.denoiser import Denoiser, Latent
+from di4c_cli.denoiser import Denoiser
 from di4c_cli.errors import UserError
+from di4c_cli.latent.prior import LatentPrior
+from di4c_cli.methods.base import repeat, repeat_label
+from di4c_cli.methods.di4c import Di4C, dense_loss
+from di4c_cli.methods.di4c_config import Di4CConfig, StepConfig
+from di4c_cli.methods.noised_batch import NoisedBatch
+from di4c_cli.methods.times import SampledTimes
 from di4c_cli.network import build as build_network
 from di4c_cli.noise import Noise
-from di4c_cli.objective.loss import Case, Objective
-from di4c_cli.objective.settings import Settings, Step
-from di4c_cli.objective.steps import repeat, repeat_label
-from di4c_cli.objective.times import Moments
 from di4c_cli.process import build as build_process
 
 
@@ -31,10 +32,8 @@ from di4c_cli.process import build as build_process
 class Setup:
     """What all sides share: the same weights and the same batch, from one seed."""
 
-    teacher: Denoiser
-    student: Denoiser
-    objective: Objective
-    case: Case
+    method: Di4C
+    batch: NoisedBatch
 
 
 def prepare(shape: Shape) -> Setup:
@@ -43,10 +42,10 @@ def prepare(shape: Shape) -> Setup:
     process = build_process(shape.process)
     teacher = Denoiser(build_network(shape.network), process, labels=shape.labels).requires_grad_(False)
     network = build_network({**shape.network, "latent": shape.latent})
-    student = Denoiser(network, process, Latent(), shape.labels)
-    settings = Settings(
+    student = Denoiser(network, process, LatentPrior(), shape.labels)
+    config = Di4CConfig(
         latents=shape.latents,
-        step=Step(shape.step, shape.step),
+        step=StepConfig(low=shape.step, high=shape.step),
         chunk_mb=shape.chunk_mb,
         cache_mb=shape.cache_mb,
     )
@@ -59,11 +58,9 @@ def prepare(shape: Shape) -> Setup:
         rank = noise.uniform("order", length).argsort(-1).argsort(-1)
         x_t = torch.where(rank < round(shape.masked * length), process.mask, x0)
     step = torch.full_like(t, shape.step)
-    moments = Moments(t, t - step, step, torch.full_like(t, 0.02))
+    times = SampledTimes(t, t - step, step, torch.full_like(t, 0.02))
     label = (noise.uniform("label") * shape.labels).long() if shape.labels else None
-    return Setup(
-        teacher, student, Objective(settings), Case(student, teacher, label, noise, moments, x_t, x0)
-    )
+    return Setup(Di4C(config, student, teacher), NoisedBatch(x_t, x0, label, times, noise))
 
 
 class Body:
@@ -73,14 +70,15 @@ class Body:
         self.setup = setup
 
     def step(self) -> Tensor:
-        case, count = self.setup.case, self.setup.objective.settings.latents
+        method, batch = self.setup.method, self.setup.batch
+        times, count = batch.times, method.config.latents
         with torch.no_grad():
-            case.teacher.predict(case.x_t, case.moments.t, case.label)
-            lam = case.student.draw_latent(case.noise, "lam/u", case.x_t, case.moments.u, case.label, count)
+            method.teacher.predict(batch.x_t, times.t, batch.label)
+            lam = method.student.draw_latent(batch.noise, "lam/u", batch.x_t, times.u, batch.label, count)
             assert lam is not None
-            inputs = repeat(case.x_t, count), repeat(case.moments.u, count), repeat_label(case.label, count)
-            case.student.predict(*inputs, lam.flatten(0, 1))
-        hidden = self.setup.objective.student_at_t(case).hidden
+            inputs = repeat(batch.x_t, count), repeat(times.u, count), repeat_label(batch.label, count)
+            method.student.predict(*inputs, lam.flatten(0, 1))
+        hidden = method.student_at_t(batch).hidden
         hidden.backward(torch.full_like(hidden, 1e-6))
         return torch.zeros(())
 
@@ -89,19 +87,19 @@ class Dense(Body):
     """The same with all heads, the published 32-bit draw and the textbook loss."""
 
     def step(self) -> Tensor:
-        objective, case = self.setup.objective, self.setup.case
+        method, batch = self.setup.method, self.setup.batch
         with torch.no_grad():
-            problem = replace(objective.at_t(case), uniform=None)
-        loss = dense_loss(problem, objective.student_at_t(case))
+            inputs = replace(method.inputs_at_t(batch), uniform=None)
+        loss = dense_loss(inputs, method.student_at_t(batch))
         loss.backward()
         return loss.detach()
 
 
 class Ours(Body):
-    """The same with the objective."""
+    """The same with the method as training calls it."""
 
     def step(self) -> Tensor:
-        loss = self.setup.objective.loss(self.setup.case).total
+        loss = self.setup.method.loss_of(self.setup.batch).total
         loss.backward()
         return loss.detach()
 
@@ -111,16 +109,16 @@ class Training(Ours):
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
-        network: Any = setup.student.network
+        network: Any = setup.method.student.network
         network.checkpointing = True
-        self.optimizer = torch.optim.Adam(setup.student.parameters(), lr=3e-5)
-        self.ema = [p.detach().clone() for p in setup.student.parameters()]
+        self.optimizer = torch.optim.Adam(setup.method.student.parameters(), lr=3e-5)
+        self.ema = [p.detach().clone() for p in setup.method.student.parameters()]
 
     def step(self) -> Tensor:
         loss = super().step()
         self.optimizer.step()
         with torch.no_grad():
-            for mean, p in zip(self.ema, self.setup.student.parameters()):
+            for mean, p in zip(self.ema, self.setup.method.student.parameters()):
                 mean.lerp_(p, 1e-4)
         return loss
 
@@ -130,7 +128,7 @@ KINDS: dict[str, type[Body]] = {"body": Body, "dense": Dense, "ours": Ours, "ste
 
 def timed(side: Body) -> dict[str, float]:
     """One step from empty gradients: wall time, processor time, loss and the memory's high-water mark."""
-    side.setup.student.zero_grad(set_to_none=True)
+    side.setup.method.student.zero_grad(set_to_none=True)
     started, busy = time.perf_counter(), time.process_time()
     loss = float(side.step())
     seconds, cpu = time.perf_counter() - started, time.process_time() - busy
