@@ -92,16 +92,16 @@ class StepFigures:
         total: Tensor,
         terms: dict[str, Tensor],
         active: dict[str, Tensor],
-        health: dict[str, Tensor],
+        diagnostics: dict[str, Tensor],
     ) -> None:
-        """One backward pass. A term counts the samples it covers, a health figure all that have one."""
+        """One backward pass. A term counts the samples it covers, a diagnostic figure all that have one."""
         total = _wide(total)
         self.loss = total if self.loss is None else self.loss + total
         for name, value in terms.items():
             if name == "total":  # each sample's share of the loss, which is there already
                 continue
             self._put(name, value, active.get(name, torch.ones_like(value, dtype=torch.bool)))
-        for name, value in health.items():
+        for name, value in diagnostics.items():
             self._put(name, value, active.get(name, torch.isfinite(value)))
 
     def _put(self, name: str, value: Tensor, mask: Tensor) -> None:
