@@ -17,8 +17,8 @@ from di4c_cli.evaluation.contest import entrants
 from di4c_cli.lineage import Found, find_teacher
 from di4c_cli.recipe_file import read
 from di4c_cli.teacher import registry
-from di4c_cli.training.make_student import student_config
 from di4c_cli.training.run_folder import RunFolder
+from di4c_cli.training.student_init import student_config
 from tests.helpers.small_models import save_pair, small_model
 
 

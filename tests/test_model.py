@@ -9,8 +9,9 @@ import torch
 
 import di4c_cli
 from di4c_cli import embedded
-from di4c_cli.config import LatentConfig, ModelConfig
+from di4c_cli.config import ModelConfig
 from di4c_cli.errors import UserError
+from di4c_cli.latent.config import LatentConfig
 from di4c_cli.model import Model, newest_run
 from di4c_cli.student import build, save_folder
 

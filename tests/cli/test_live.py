@@ -29,7 +29,7 @@ def test_a_terminal_sees_step_rate_time_left_terms_and_memory(monkeypatch: pytes
         "rich.console.Console", lambda stderr: Console(file=screen, force_terminal=True, width=120)
     )
     monkeypatch.setattr(live, "EVERY", -1.0)
-    recipe = recipe_file.read("paper/tiny-digits", {"training.iterations": 10, "rounds": 2})
+    recipe = recipe_file.read("di4c/tiny-digits", {"training.iterations": 10, "rounds": 2})
     with live.LiveTable(recipe) as table:
         for row in rows(4):
             table(row)

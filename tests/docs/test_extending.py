@@ -83,7 +83,7 @@ def test_loss_example_trains(here: Path) -> None:
     rows = read_rows(here / "runs" / "reverse" / "metrics.jsonl")
     assert len(rows) == 3 and all(row["reverse"] > 0 for row in rows)
     plain = recipe_file.read(
-        "paper/tiny-digits", {"training.iterations": 3, "training.batch": 4, "objective.latents": 4}
+        "di4c/tiny-digits", {"training.iterations": 3, "training.batch": 4, "method.latents": 4}
     )
     names["distill"](plain, here / "plain", names["Options"]())
     (first, *_), (bare, *_) = rows, read_rows(here / "plain" / "metrics.jsonl")
