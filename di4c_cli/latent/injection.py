@@ -50,7 +50,8 @@ class LatentMlp(nn.Sequential):
 
     def forward(self, lam: Tensor) -> Tensor:
         """λ `(B,)` or `(B, dim)` -> `(B, out)`."""
-        return super().forward(self.features(lam))
+        out: Tensor = super().forward(self.features(lam))  # type: ignore[no-untyped-call]
+        return out
 
     def init_latent(self, kind: str | float = "default", generator: torch.Generator | None = None) -> None:
         """Redraw the weights; the last layer by `kind`: "default", "zero" or the std of a normal draw."""
