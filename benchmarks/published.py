@@ -26,8 +26,8 @@ from di4c_cli import recipe_file
 from di4c_cli.cli.console import say, show_table
 from di4c_cli.config import ModelConfig
 from di4c_cli.student import build, save_folder
+from di4c_cli.teacher.registry import published_config
 from di4c_cli.training.metrics import read_rows
-from di4c_cli.training.published import published_config
 
 RECIPES = [
     *("tauldr-cifar10", "maskgit-imagenet256", "maskgit-imagenet256-d"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from functools import lru_cache
 from itertools import product
 from pathlib import Path
@@ -11,8 +12,10 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
 from di4c_cli import embedded
+from di4c_cli.config import ModelConfig
 from di4c_cli.errors import UserError
 from di4c_cli.recipe_file import nearest
+from di4c_cli.teacher.architectures import ARCHITECTURES
 
 
 class Entry(BaseModel):
@@ -29,7 +32,8 @@ class Entry(BaseModel):
     revision: str | None = None
     files: tuple[str, ...] = ()
     where: str = Field("", description="for what is not on the Hub: where its authors publish it")
-    parameters: int | None = None
+    architecture: str | None = Field(None, description="a name of `architectures.ARCHITECTURES`")
+    parameters: int | None = Field(None, description="weights of a network that is none of those")
     options: dict[str, Any] = Field(default_factory=dict, description="what the files do not record")
 
     @property
@@ -56,7 +60,9 @@ class Entry(BaseModel):
         if self.source == "embedded":
             weights = self.folder / "model.safetensors"
             return weights.stat().st_size / 1e6 if weights.is_file() else None
-        return None if self.parameters is None else 4 * self.parameters / 1e6
+        known = None if self.architecture is None else ARCHITECTURES[self.architecture].parameters
+        count = self.parameters or known
+        return None if count is None else 4 * count / 1e6
 
 
 def _expand(tree: dict[str, Any]) -> list[Entry]:
@@ -79,6 +85,22 @@ def entries() -> dict[str, Entry]:
     found = {entry.name: entry for tree in trees for entry in _expand(tree)}
     order = ["embedded", "hub", "local"]
     return dict(sorted(found.items(), key=lambda item: order.index(item[1].source)))
+
+
+def published_config(ref: str) -> ModelConfig | None:
+    """The configuration that a teacher of this list has once it is fetched; None where it is not known."""
+    entry = entries().get(ref.partition("@")[0])
+    if entry is None or entry.architecture is None:
+        return None
+    found = deepcopy(ARCHITECTURES[entry.architecture])
+    return ModelConfig(
+        kind="teacher",
+        name=entry.name,
+        network=found.network,
+        process=found.process,
+        labels=found.network.get("labels"),
+        codec=found.codec,
+    )
 
 
 def unknown(ref: str, more: list[str], kinds: str = "name, folder, file or Hub id") -> UserError:

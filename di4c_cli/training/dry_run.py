@@ -21,6 +21,7 @@ from di4c_cli.errors import Di4cError
 from di4c_cli.model import Model, load
 from di4c_cli.noise import Noise
 from di4c_cli.recipe import Recipe
+from di4c_cli.teacher.registry import published_config
 from di4c_cli.teacher.remote import remote
 from di4c_cli.training.estimate import Memory, available, count, estimate, on_meta
 from di4c_cli.training.loop import Outside, Round
@@ -28,7 +29,6 @@ from di4c_cli.training.loss_module import LossModule, make_objective, make_poste
 from di4c_cli.training.make_student import new_student, student_config
 from di4c_cli.training.plan import make_plan
 from di4c_cli.training.processes import make_accelerator
-from di4c_cli.training.published import published_config
 from di4c_cli.training.rounds import pool_size, wanted
 from di4c_cli.training.run_folder import RunFolder
 from di4c_cli.training.signals import StopRequest
