@@ -120,8 +120,8 @@ def test_class_folders_become_codes_once(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("label", "told"),
     [
-        (np.array(["cat", "dog"]), "not whole numbers"),
-        (np.array([0.5, 1.0]), "not whole numbers"),
+        (np.array(["cat", "dog"]), "not integers"),
+        (np.array([0.5, 1.0]), "not integers"),
         (np.array(1), "2 images and 1 labels"),
     ],
 )
