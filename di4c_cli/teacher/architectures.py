@@ -65,9 +65,7 @@ ARCHITECTURES: dict[str, Architecture] = {
 def architecture(name: str) -> Architecture:
     """The architecture of that name."""
     if name not in ARCHITECTURES:
-        raise UserError(
-            f"The architecture '{name}' is unknown.", f"Choose one of: {', '.join(ARCHITECTURES)}."
-        )
+        raise UserError(f"Architecture '{name}' is unknown.", f"Choose one of: {', '.join(ARCHITECTURES)}.")
     return ARCHITECTURES[name]
 
 

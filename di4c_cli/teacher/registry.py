@@ -71,10 +71,8 @@ def _expand(tree: dict[str, Any]) -> list[Entry]:
     members = []
     for values in product(*over.values()):
         filling = dict(zip(over, values))
-        text = {
-            key: value.format(**filling) if isinstance(value, str) else value for key, value in tree.items()
-        }
-        members.append(Entry.model_validate(text))
+        text = {key: value.format(**filling) for key, value in tree.items() if isinstance(value, str)}
+        members.append(Entry.model_validate(tree | text))
     return members
 
 
@@ -105,10 +103,8 @@ def published_config(ref: str) -> ModelConfig | None:
 
 def unknown(ref: str, more: list[str], kinds: str = "name, folder, file or Hub id") -> UserError:
     """The error for an unknown name; `more` are the names that packages add, `kinds` what it could have been."""
-    hint = nearest(ref, [*entries(), *more])
-    return UserError(
-        f"There is no model '{ref}': no {kinds}.{hint}", "Run `di4c teachers` to list the names."
-    )
+    problem = f"There is no model '{ref}': no {kinds}.{nearest(ref, [*entries(), *more])}"
+    return UserError(problem, "Run `di4c teachers` to list the names.")
 
 
 def known(ref: str) -> bool:

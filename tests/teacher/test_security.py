@@ -146,7 +146,7 @@ def test_an_expanded_tensor_claims_more_than_is_stored(golden: Path, tmp_path: P
     tree = torch.load(golden / "maskgit" / "MaskGIT_ImageNet_256.pth", weights_only=True)
     tree["model_state_dict"]["tok_emb.weight"] = torch.zeros(1).expand(10**6, 10**6)
     torch.save(tree, tmp_path / "x.pth")
-    with pytest.raises(UserError, match="claims more numbers than are stored"):
+    with pytest.raises(UserError, match="claims more values than are stored"):
         load(str(tmp_path / "x.pth"), heads=4, codes=40)
 
 
