@@ -98,5 +98,5 @@ def test_a_hostile_history_stays_in_its_cell() -> None:
     for _ in range(300):
         nested = {"parent": {"provenance": nested}}
     card = model_card(student(teacher="a|b\n---\n<script>", data="x" * 5000, **nested))
-    assert "<script>" not in card.split("## Where")[1] and "x" * 300 not in card
+    assert "<script>" not in card.split("## Provenance")[1] and "x" * 300 not in card
     assert card.count("\n---\n") == 1

@@ -1,4 +1,4 @@
-"""`di4c teachers`: every known name, where it comes from, how large it is and whether it is here already."""
+"""`di4c teachers`: every known name with its source, its size and whether it is available locally."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _list(as_json: bool) -> None:
         for row in rows
     ]
     show_table("Teachers and students", ["name", "from", "size", "here", "what it is"], table)
-    say("`di4c teachers NAME` tells more. Hub ids (user/name@revision) and local paths are accepted too.")
+    say("`di4c teachers NAME` shows more. Hub ids (user/name@revision) and local paths are accepted too.")
 
 
 def _show(name: str, as_json: bool) -> None:
@@ -53,7 +53,7 @@ def _show(name: str, as_json: bool) -> None:
 
 
 def describe(entry: registry.Entry) -> dict[str, Any]:
-    """One registry entry for people and machines; `cached` is None where there is nothing to fetch."""
+    """One registry entry as a row; `cached` is None for models that the user has to download."""
     cached = None
     if entry.source == "hub":
         cached = all(hub.is_cached(str(entry.repo), str(entry.revision), names) for names in entry.choices)

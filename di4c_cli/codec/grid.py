@@ -12,7 +12,7 @@ from PIL import Image
 def image_grid(
     images: np.ndarray, columns: int | None = None, scale: int | None = None, gap: int = 1
 ) -> Image.Image:
-    """uint8 `(n, H, W)` or `(n, H, W, 3)` as one picture, enlarged without smoothing to be visible."""
+    """uint8 `(n, H, W)` or `(n, H, W, 3)` as one picture, enlarged without smoothing."""
     if images.ndim == 3:
         images = np.repeat(images[..., None], 3, axis=-1)
     count, height, width, _ = images.shape
@@ -32,7 +32,7 @@ def image_grid(
 
 
 def save_grid(images: np.ndarray, path: Path, columns: int | None = None, scale: int | None = None) -> None:
-    """Write the grid as PNG, whole or not at all."""
+    """Write the grid as PNG, completely or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.part")
     image_grid(images, columns, scale).save(part, format="PNG")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from di4c_cli.codec.vq import Vq
     from di4c_cli.model import Model
 
-ELSEWHERE = "Name data with --data FILE, or train without any: --data teacher."
+NAME_DATA = "Name data with --data FILE, or train without any: --data teacher."
 
 
 def open_source(name: str, model: Model, spec: DataSpec) -> Source:
@@ -52,7 +52,7 @@ def find_items(name: str, model: Model, mirrored: bool = False, device: torch.de
         return embedded_items(name.partition(":")[2] or toy_task_of(model), model)
     path = Path(name)
     if not path.exists():
-        raise UserError(f"There is no data at '{name}'.", ELSEWHERE)
+        raise UserError(f"There is no data at '{name}'.", NAME_DATA)
     kind = model.config.codec.get("type")
     if path.suffix == ".npz":
         return images.open_npz(path, pixel_shape(model), model.denoiser.length, model.denoiser.symbols)
@@ -65,7 +65,7 @@ def find_items(name: str, model: Model, mirrored: bool = False, device: torch.de
     if path.is_dir() and kind == "vq":
         model.codec.to(device)
         return images.VqItems(path, cast("Vq", model.codec), mirrored)
-    raise UserError(f"'{name}' is not data for a teacher of {kind} samples.", ELSEWHERE)
+    raise UserError(f"'{name}' is not data for a teacher of {kind} samples.", NAME_DATA)
 
 
 def probe(name: str, model: Model, here: bool = True) -> str:
@@ -92,7 +92,7 @@ def toy_task_of(model: Model) -> str:
         for task in embedded.WORLDS:
             if name in (task, f"{task}-student"):
                 return task
-    raise UserError(f"'{model.name}' is no embedded teacher, so there is no embedded data for it.", ELSEWHERE)
+    raise UserError(f"'{model.name}' is no embedded teacher, so there is no embedded data for it.", NAME_DATA)
 
 
 def embedded_items(task: str, model: Model) -> Items:
@@ -112,7 +112,7 @@ def text_items(path: Path, model: Model) -> Items:
     found = text.text_files(path)
     if not found:
         known = ", ".join((*text.SUFFIXES, *tokens.SUFFIXES))
-        raise UserError(f"{path} holds no text ({known}).", ELSEWHERE)
+        raise UserError(f"{path} holds no text ({known}).", NAME_DATA)
     tokenizer = cast("Text", model.codec).tokenizer
     tokens.check_vocabulary(tokenizer, model.denoiser.symbols)
     ids = tokens.encode_files(found, tokenizer)
@@ -128,8 +128,7 @@ def frame_of(model: Model) -> int | None:
 
 def pixel_items(path: Path, model: Model) -> Items:
     """CIFAR-10 in either form, or a folder of images."""
-    shape = pixel_shape(model)
-    assert shape is not None
+    shape = tuple(model.config.codec["shape"])
     found = cifar.find_cifar(path)
     if found is not None:
         return cifar.open_cifar(found, model.denoiser.symbols)
@@ -148,7 +147,7 @@ def _hub(name: str, model: Model, spec: DataSpec) -> Source:
     try:
         listing = hub_text.pinned_listing(name, *_split(name))
     except Di4cError as error:
-        raise type(error)(f"The data '{name}' cannot be reached: {error.message}", ELSEWHERE) from error
+        raise type(error)(f"The data '{name}' cannot be reached: {error.message}", NAME_DATA) from error
     tokenizer = cast("Text", model.codec).tokenizer
     tokens.check_vocabulary(tokenizer, spec.symbols)
     key = {"dataset": f"{listing.repo}@{listing.commit}", "files": listing.files}
