@@ -10,7 +10,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import fuzz
 
 
-def test_a_hundred_mutated_models() -> None:
+def test_convert_survives_a_hundred_mutated_models() -> None:
     outcomes = fuzz.run(100, seed=0)
     assert outcomes["refused"] + outcomes["loaded"] == 100
     assert outcomes["peak_mb"] < fuzz.MEGABYTES
