@@ -33,9 +33,7 @@ def convert(
     tokenizer: Annotated[str | None, typer.Option(help="tokenizer.json of a text model.")] = None,
     offline: Annotated[bool, typer.Option("--offline", help="Use the cache only.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing model folder.")] = False,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", help="Print what happened to every tensor.")
-    ] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Print what happened to every tensor.")] = False,
 ) -> None:
     """Write a model as a di4c folder: safetensors, config.json, README.md and its codec."""
     options = {"weights": weights, "heads": heads, "codes": codes, "length": length, "vqgan": vqgan}

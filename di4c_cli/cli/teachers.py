@@ -31,11 +31,8 @@ def _list(as_json: bool) -> None:
     if as_json:
         emit_json({"teachers": rows})
         return
-    table = [
-        [row["name"], row["source"].split("@")[0], _megabytes(row), _here(row), row.get("note", "")]
-        for row in rows
-    ]
-    show_table("Teachers and students", ["name", "from", "size", "here", "what it is"], table)
+    header = ["name", "from", "size", "here", "what it is"]
+    show_table("Teachers and students", header, [_cells(row) for row in rows])
     say("`di4c teachers NAME` shows more. Hub ids (user/name@revision) and local paths are accepted too.")
 
 
@@ -59,23 +56,12 @@ def describe(entry: registry.Entry) -> dict[str, Any]:
         cached = all(hub.is_cached(str(entry.repo), str(entry.revision), names) for names in entry.choices)
     elif entry.source == "embedded":
         cached = (entry.folder / "model.safetensors").is_file()
-    size = entry.megabytes
-    return {
-        "name": entry.name,
-        "source": entry.origin,
-        "format": entry.format,
-        "recipe": entry.recipe,
-        "megabytes": None if size is None else round(size, 1),
-        "cached": cached,
-        "licence": entry.licence,
-        "note": entry.note,
-    }
+    row = {"name": entry.name, "source": entry.origin, "format": entry.format, "recipe": entry.recipe}
+    size = None if entry.megabytes is None else round(entry.megabytes, 1)
+    return row | {"megabytes": size, "cached": cached, "licence": entry.licence, "note": entry.note}
 
 
-def _megabytes(row: dict[str, Any]) -> str:
-    size = row.get("megabytes")
-    return "" if size is None else f"{size:.0f} MB" if size >= 10 else f"{size:.1f} MB"
-
-
-def _here(row: dict[str, Any]) -> str:
-    return {True: "yes", False: "no", None: "-"}[row.get("cached")]
+def _cells(row: dict[str, Any]) -> list[str]:
+    size, here = row.get("megabytes"), {True: "yes", False: "no", None: "-"}[row.get("cached")]
+    shown = "" if size is None else f"{size:.0f} MB" if size >= 10 else f"{size:.1f} MB"
+    return [row["name"], row["source"].split("@")[0], shown, here, row.get("note", "")]

@@ -19,15 +19,12 @@ def image_grid(
     columns = columns or max(1, math.ceil(math.sqrt(count)))
     rows = max(1, math.ceil(count / columns))
     scale = scale or max(1, round(48 / max(height, width)))
-    big = images.repeat(scale, axis=1).repeat(scale, axis=2)
-    pad = gap * 2
-    sheet = np.full(
-        (rows * (height * scale + pad) + pad, columns * (width * scale + pad) + pad, 3), 255, np.uint8
-    )
+    big, pad = images.repeat(scale, axis=1).repeat(scale, axis=2), 2 * gap
+    height, width = height * scale, width * scale
+    sheet = np.full((rows * (height + pad) + pad, columns * (width + pad) + pad, 3), 255, np.uint8)
     for i, tile in enumerate(big):
-        top = pad + (i // columns) * (height * scale + pad)
-        left = pad + (i % columns) * (width * scale + pad)
-        sheet[top : top + height * scale, left : left + width * scale] = tile
+        top, left = pad + (i // columns) * (height + pad), pad + (i % columns) * (width + pad)
+        sheet[top : top + height, left : left + width] = tile
     return Image.fromarray(sheet)
 
 

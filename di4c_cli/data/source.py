@@ -30,8 +30,7 @@ def open_source(name: str, model: Model, spec: DataSpec) -> Source:
         return _hub(name, model, spec)
     items = find_items(name, model, spec.flip, spec.device)
     check_items(items, name, spec.length)
-    first = items.rows([0])
-    check_rows(items, [0], *first, spec.symbols, spec.labels)
+    check_rows(items, [0], *items.rows([0]), spec.symbols, spec.labels)
     return Shuffled(items, spec)
 
 
@@ -74,7 +73,7 @@ def probe(name: str, model: Model, here: bool = True) -> str:
         return "none: the teacher's own trajectories"
     if is_hub(name, model):
         found = hub_text.find_listing(*_split(name))
-        return f"{len(found.files)} Parquet files of {found.repo}@{found.commit[:12]}, fetched as they are reached"
+        return f"{len(found.files)} Parquet files of {found.repo}@{found.commit[:12]}, fetched when reached"
     path = Path(name)
     if not _is_embedded(name) and path.exists() and (model.config.codec.get("type") == "text" or not here):
         size = sum(file.stat().st_size for file in (path.rglob("*") if path.is_dir() else [path]))
@@ -122,8 +121,8 @@ def text_items(path: Path, model: Model) -> Items:
 def frame_of(model: Model) -> int | None:
     """The id around every window: published language models were trained between two end-of-text ids."""
     codec = model.config.codec
-    whole = codec.get("name") == "gpt2" and model.denoiser.length > 2
-    return tokens.end_of_text(cast("Text", model.codec).tokenizer) if whole else None
+    published = codec.get("name") == "gpt2" and model.denoiser.length > 2
+    return tokens.end_of_text(cast("Text", model.codec).tokenizer) if published else None
 
 
 def pixel_items(path: Path, model: Model) -> Items:

@@ -7,6 +7,7 @@ import json
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
@@ -39,12 +40,8 @@ def documents(path: Path, skip: int = 0) -> Iterator[str]:
     """The documents of one file: all of a text file, one a line of JSONL, one a row of Parquet."""
     kind = kind_of(path)
     if kind == ".parquet":
-        yield from _parquet(path, skip)
-        return
-    found = _lines(path) if kind in (".jsonl", ".ndjson") else _whole(path)
-    for number, text in enumerate(found):
-        if number >= skip:
-            yield text
+        return _parquet(path, skip)
+    return islice(_lines(path) if kind in (".jsonl", ".ndjson") else _whole(path), skip, None)
 
 
 def _open(path: Path) -> IO[bytes]:
