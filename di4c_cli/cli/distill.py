@@ -13,7 +13,8 @@ from di4c_cli import embedded, recipe_file
 from di4c_cli.cli.console import command_line, emit_json, guarded, say
 from di4c_cli.cli.live import LiveTable, duration
 from di4c_cli.errors import Di4cError, UserError
-from di4c_cli.teacher.registry import known, recipe_for
+from di4c_cli.teacher import recipe_for
+from di4c_cli.teacher.registry import known
 from di4c_cli.training.launch import launch, launch_with_accelerate, launched
 from di4c_cli.training.launch import preset as accelerate_preset
 

@@ -11,11 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from di4c_cli.build import build_on_meta
 from di4c_cli.config import ModelConfig
 from di4c_cli.denoiser import Denoiser
 from di4c_cli.recipe import Recipe
 from di4c_cli.training.plan import BatchPlan
-from di4c_cli.training.student_init import method_on_meta, on_meta
+from di4c_cli.training.student_init import method_on_meta
 
 FLOAT32 = 4
 
@@ -94,7 +95,7 @@ def saved_bytes(denoiser: Denoiser, half: bool) -> int:
 def activation_bytes(config: ModelConfig, recipe: Recipe, sequences: int) -> int:
     """Of `sequences` at once, with the student at u and the teacher beside the student at t."""
     half = recipe.training.precision != "no"
-    denoiser = on_meta(config)
+    denoiser = build_on_meta(config)
     saved, size = saved_bytes(denoiser, half), 2 if half else FLOAT32
     blocks = _blocks(denoiser.network)
     state = denoiser.length * int(getattr(denoiser.network, "width", 1)) * size
@@ -112,7 +113,7 @@ def estimate(config: ModelConfig, teacher: ModelConfig, recipe: Recipe, plan: Ba
     """Peak memory of one process; what the frameworks themselves take comes on top."""
     method = method_on_meta(recipe, config, teacher)
     weights = count(method) * FLOAT32
-    frozen = count(on_meta(teacher)) * FLOAT32 if recipe.method.needs_teacher else 0
+    frozen = count(build_on_meta(teacher)) * FLOAT32 if recipe.method.needs_teacher else 0
     sequences = plan.micro * recipe.method.predictions_per_sample
     casts = weights // 2 if recipe.training.precision != "no" else 0
     return Memory(

@@ -12,13 +12,14 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
+from di4c_cli.build import build_denoiser
 from di4c_cli.card import model_card
 from di4c_cli.config import ModelConfig
-from di4c_cli.data.batch import Source
+from di4c_cli.data.stream import Source
 from di4c_cli.errors import Failure
 from di4c_cli.model import Model, load, load_folder
+from di4c_cli.model_folder import save_folder
 from di4c_cli.recipe import Recipe
-from di4c_cli.student import build, save_folder
 from di4c_cli.training.checkpoint import full_disk_explained
 from di4c_cli.training.curves import draw_curves
 from di4c_cli.training.loop import Report, RunContext, TrainingLoop
@@ -218,6 +219,6 @@ class Run:
 
 def averaged(config: ModelConfig, tensors: dict[str, Tensor], folder: Path | None) -> Model:
     """A model with the averaged weights; the files of its codec stand beside the teacher."""
-    denoiser = build(config)
+    denoiser = build_denoiser(config)
     denoiser.network.load_state_dict(tensors)
     return Model(config, denoiser.eval().requires_grad_(False), folder)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from di4c_cli import __version__
+from di4c_cli.build import build_denoiser, build_on_meta
 from di4c_cli.config import ModelConfig
 from di4c_cli.denoiser import Denoiser
 from di4c_cli.errors import UserError
@@ -16,7 +17,6 @@ from di4c_cli.methods.base import Method, MethodSetup
 from di4c_cli.model import Model
 from di4c_cli.noise import sample_seeds
 from di4c_cli.recipe import Recipe
-from di4c_cli.student import build
 
 
 def student_config(teacher: Model, recipe: Recipe, round_number: int) -> ModelConfig:
@@ -66,7 +66,7 @@ def public_name(ref: str) -> str:
 
 def new_student(teacher: Model, config: ModelConfig, recipe: Recipe, round_number: int) -> Denoiser:
     """The student at step 0: the teacher's weights by name; λ parts are new unless the teacher has them."""
-    denoiser = build(config)
+    denoiser = build_denoiser(config)
     own, given = denoiser.network.state_dict(), teacher.denoiser.network.state_dict()
     unknown = sorted(given.keys() - own.keys())
     wrong = sorted(name for name in given.keys() & own.keys() if given[name].shape != own[name].shape)
@@ -93,12 +93,6 @@ def build_method(recipe: Recipe, student: Denoiser, teacher: Denoiser | None, ro
 
 def method_on_meta(recipe: Recipe, student: ModelConfig, teacher: ModelConfig) -> Method:
     """The method without memory: checks that λ fits network and method, and counts parameters."""
-    frozen = on_meta(teacher) if recipe.method.needs_teacher else None
+    frozen = build_on_meta(teacher) if recipe.method.needs_teacher else None
     with torch.device("meta"):
-        return build_method(recipe, on_meta(student), frozen, 1)
-
-
-def on_meta(config: ModelConfig) -> Denoiser:
-    """The denoiser of a config with the shapes of its weights, without memory."""
-    with torch.device("meta"):
-        return build(config)
+        return build_method(recipe, build_on_meta(student), frozen, 1)
