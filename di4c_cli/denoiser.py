@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from di4c_cli.latent.prior import LatentPrior, LearnedPrior
-from di4c_cli.network.base import Network
+from di4c_cli.network import Network
 from di4c_cli.noise import Noise
 from di4c_cli.process import Process, all_rows
 

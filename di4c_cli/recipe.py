@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from di4c_cli.config import SamplingDefaults
 from di4c_cli.latent.config import StudentLatentConfig
@@ -44,12 +44,6 @@ class Recipe(Section):
     training: TrainingConfig = Field(default_factory=TrainingConfig, description="the training loop")
     sampling: SamplingDefaults | None = Field(None, description="the student's defaults; none: the teacher's")
     evaluation: Evaluation = Field(default_factory=Evaluation, description="defaults of `di4c eval`")
-
-    @field_validator("method", mode="before")
-    @classmethod
-    def _named(cls, value: Any) -> Any:
-        """A section without a name is Di4C's, as a recipe without the section is."""
-        return {"name": "di4c", **value} if isinstance(value, dict) else value
 
     @model_validator(mode="after")
     def _latent_fits_method(self) -> Recipe:

@@ -120,13 +120,13 @@ def from_shape(name: str, device: str, steps: int | None, batch: int | None) -> 
     """
     import torch
 
-    from di4c_cli import student
+    from di4c_cli.build import build_denoiser
 
     if name not in SHAPES:
         raise UserError(f"Shape '{name}' is unknown.", f"Choose one of: {', '.join(SHAPES)}.")
     shape = SHAPES[name]
     torch.manual_seed(0)
-    pair = [student.build(shape.config(kind)).to(device).eval().requires_grad_(False) for kind in KINDS]
+    pair = [build_denoiser(shape.config(kind)).to(device).eval().requires_grad_(False) for kind in KINDS]
     size = batch or (shape.batch if device != "cpu" else 1)
     note = "random weights"
     if size != shape.batch:
@@ -159,11 +159,11 @@ def from_models(teacher: Model, student: Model | None, steps: int | None, batch:
 
 def _with_latent(teacher: Model) -> Denoiser:
     """A student's network around copies of the teacher's weights."""
-    from di4c_cli import student
+    from di4c_cli.build import build_denoiser
 
     inject = "film" if teacher.config.network.get("type") == "unet" else "token"
     latent = teacher.config.latent or LatentConfig.model_validate({"inject": inject})
-    pupil = student.build(teacher.config.model_copy(update={"kind": "student", "latent": latent}))
+    pupil = build_denoiser(teacher.config.model_copy(update={"kind": "student", "latent": latent}))
     pupil.network.load_state_dict(teacher.denoiser.network.state_dict(), strict=False)
     return pupil.to(teacher.denoiser.device).eval().requires_grad_(False)
 

@@ -12,15 +12,14 @@ from __future__ import annotations
 import math
 import os
 import platform
-import resource
 import statistics
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from di4c_cli.bench.contenders import Contest, Run, runners
+from di4c_cli.memory import peak_memory, reset_peak_memory
 
 FEWEST = 10
 """Timed batches: below ten no interval deserves the name."""
@@ -93,25 +92,11 @@ def describe(seconds: Sequence[float], batch: int, length: int) -> dict[str, flo
     }
 
 
-def peak_memory(run: Run, device: str) -> float | None:
-    """Megabytes at the highest point of one batch, weights included; None where it cannot be told apart."""
-    import torch
-
-    if device.startswith("cuda"):
-        torch.cuda.reset_peak_memory_stats()
-        run(0)
-        return torch.cuda.max_memory_allocated() / 2**20
-    try:
-        Path("/proc/self/clear_refs").write_text("5")  # Linux: forget the high-water mark
-    except OSError:
-        run(0)
-        unit = 2**20 if sys.platform == "darwin" else 2**10
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
+def batch_peak(run: Run, device: str) -> float:
+    """Megabytes at the highest point of one batch, weights included."""
+    reset_peak_memory(device)
     run(0)
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) / 1024
-    return None
+    return peak_memory(device) / 2**20
 
 
 def measure(
@@ -128,7 +113,7 @@ def measure(
     figures: dict[str, Any] = {}
     for name, values in seconds.items():
         figures[name] = describe(values, contest.batch, contest.length)
-        figures[name]["peak_mb"] = peak_memory(sides[name], device)
+        figures[name]["peak_mb"] = batch_peak(sides[name], device)
         figures[name]["seconds"] = [round(value, 6) for value in values]
     result: dict[str, Any] = {
         "experiment": contest.title,

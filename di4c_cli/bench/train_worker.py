@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import json
-import resource
 import sys
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,11 +16,12 @@ from di4c_cli.bench.train import Shape
 from di4c_cli.denoiser import Denoiser
 from di4c_cli.errors import UserError
 from di4c_cli.latent.prior import LatentPrior
+from di4c_cli.memory import peak_memory, reset_peak_memory
 from di4c_cli.methods.base import repeat, repeat_label
 from di4c_cli.methods.di4c import Di4C, dense_loss
 from di4c_cli.methods.di4c_config import Di4CConfig, StepConfig
+from di4c_cli.methods.di4c_times import SampledTimes
 from di4c_cli.methods.noised_batch import NoisedBatch
-from di4c_cli.methods.times import SampledTimes
 from di4c_cli.network import build as build_network
 from di4c_cli.noise import Noise
 from di4c_cli.process import build as build_process
@@ -84,12 +83,12 @@ class Body:
 
 
 class Dense(Body):
-    """The same with all heads, the published 32-bit draw and the textbook loss."""
+    """The same with all heads and the textbook loss."""
 
     def step(self) -> Tensor:
         method, batch = self.setup.method, self.setup.batch
         with torch.no_grad():
-            inputs = replace(method.inputs_at_t(batch), uniform=None)
+            inputs = method.inputs_at_t(batch)
         loss = dense_loss(inputs, method.student_at_t(batch))
         loss.backward()
         return loss.detach()
@@ -132,25 +131,7 @@ def timed(side: Body) -> dict[str, float]:
     started, busy = time.perf_counter(), time.process_time()
     loss = float(side.step())
     seconds, cpu = time.perf_counter() - started, time.process_time() - busy
-    return {"seconds": seconds, "cpu": cpu, "loss": loss, "peak": peak_bytes()}
-
-
-def peak_bytes() -> int:
-    """High-water mark of this process's resident memory."""
-    try:
-        with open("/proc/self/status") as file:
-            line = next(line for line in file if line.startswith("VmHWM"))
-        return int(line.split()[1]) * 1024
-    except (OSError, StopIteration):
-        unit = 1 if sys.platform == "darwin" else 1024
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-
-
-def forget_peak() -> None:
-    """Start the high-water mark anew, where the system allows it: building the models must not count."""
-    gc.collect()
-    with contextlib.suppress(OSError), open("/proc/self/clear_refs", "w") as file:
-        file.write("5")
+    return {"seconds": seconds, "cpu": cpu, "loss": loss, "peak": peak_memory()}
 
 
 def serve() -> None:
@@ -164,7 +145,8 @@ def serve() -> None:
     except UserError as error:  # sizes that do not go together
         print(json.dumps({"mistake": error.message, "hint": error.hint}), flush=True)
         return
-    forget_peak()
+    gc.collect()
+    reset_peak_memory()  # building the models must not count
     print(json.dumps({"threads": torch.get_num_threads(), "torch": torch.__version__}), flush=True)
     for _ in sys.stdin:
         print(json.dumps(timed(side)), flush=True)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import resource
-import sys
 import time
 from collections import deque
 from types import TracebackType
 from typing import Any
 
+from di4c_cli.memory import peak_memory, training_device
 from di4c_cli.recipe import Recipe
 
 EVERY = 2.0
@@ -106,8 +105,4 @@ def duration(seconds: float) -> str:
 
 def memory() -> str:
     """Peak memory so far: of the GPU if one is used, else of this process."""
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_available():
-        return f"{torch.cuda.max_memory_allocated() / 2**20:.0f} MB"
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return f"{peak / (2**20 if sys.platform == 'darwin' else 2**10):.0f} MB"
+    return f"{peak_memory(training_device()) / 2**20:.0f} MB"

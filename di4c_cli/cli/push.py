@@ -1,4 +1,4 @@
-"""`di4c push`: a run's student, or any model folder, to the Hub."""
+"""`di4c push`: uploads a run's student or a model folder to the Hub."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def push(
     private: Annotated[
         bool, typer.Option("--private", help="Create the repository as a private one.")
     ] = False,
-    revision: Annotated[str | None, typer.Option(help="Branch to write to; created if need be.")] = None,
+    revision: Annotated[str | None, typer.Option(help="Branch to write to; created if necessary.")] = None,
 ) -> None:
-    """Upload a student with its card; `di4c_cli.load("user/name")` brings it back. Needs HF_TOKEN."""
+    """Upload a student with its card; `di4c_cli.load("user/name")` loads it again. Needs HF_TOKEN."""
     guarded(lambda: _push(source, repo, private, revision))
 
 

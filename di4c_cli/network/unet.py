@@ -19,9 +19,9 @@ from di4c_cli.latent.config import LatentConfig, parse
 from di4c_cli.latent.injection import LatentField, check_init
 from di4c_cli.latent.prior import LearnedPrior
 from di4c_cli.network.unet_blocks import (
-    Attention,
     Downsample,
     ResidualBlock,
+    SpatialAttention,
     Upsample,
     conv3x3,
     dense,
@@ -76,7 +76,7 @@ class UNet(nn.Module):
         return config
 
     def _check(self) -> None:
-        """Refuse sizes for which the skip connections or the features would not fit."""
+        """Reject sizes for which the skip connections or the features do not fit."""
         factor = 2 ** (len(self.multipliers) - 1)
         if self.shape[1] % factor or self.shape[2] % factor:
             raise ValueError(f"image sides {self.shape[1:]} must be multiples of {factor}")
@@ -104,7 +104,7 @@ class UNet(nn.Module):
         if self.latent is not None:
             self.h_t_lam_mix = dense(features + deepest, self.time_dim)
         self.middle_modules = nn.ModuleList(
-            [self._block(deepest, deepest), Attention(deepest), self._block(deepest, deepest)]
+            [self._block(deepest, deepest), SpatialAttention(deepest), self._block(deepest, deepest)]
         )
         self.upsampling_modules = self._up(skips)
         narrow = self.channels * self.multipliers[0]
@@ -132,7 +132,7 @@ class UNet(nn.Module):
                 modules.append(self._block(skips[-1], self.channels * multiplier))
                 skips.append(self.channels * multiplier)
                 if scale in self.attention:
-                    modules.append(Attention(skips[-1]))
+                    modules.append(SpatialAttention(skips[-1]))
             if scale < len(self.multipliers) - 1:
                 modules.append(Downsample(skips[-1]))
                 skips.append(skips[-1])
@@ -147,7 +147,7 @@ class UNet(nn.Module):
                 modules.append(self._block(current + stack.pop(), self.channels * self.multipliers[scale]))
                 current = self.channels * self.multipliers[scale]
                 if scale in self.attention:
-                    modules.append(Attention(current))
+                    modules.append(SpatialAttention(current))
             if scale > 0:
                 modules.append(Upsample(current))
         return nn.ModuleList(modules)
@@ -188,7 +188,7 @@ class UNet(nn.Module):
         return sinusoid(scaled, self.time_dim).to(self.input_conv.weight.dtype)
 
     def time_embedding(self, feature: Tensor, label: Tensor | None) -> Tensor:
-        """Time feature (B, time_dim), label (B,) or None: (B, 4·time_dim); no table, no effect of labels."""
+        """Time feature (B, time_dim), label (B,) or None: (B, 4·time_dim); labels need a label table."""
         with without_autocast(feature.device):
             time = self.temb_modules[1](F.silu(self.temb_modules[0](feature)))
         if self.labels is None:
@@ -233,7 +233,7 @@ class UNet(nn.Module):
         for module in self.downsampling_modules:
             if isinstance(module, ResidualBlock):
                 stack.append(self._run(module, stack[-1], time, lam))
-            elif isinstance(module, Attention):
+            elif isinstance(module, SpatialAttention):
                 stack[-1] = module(stack[-1])
             else:
                 stack.append(module(stack[-1]))
@@ -267,5 +267,5 @@ class UNet(nn.Module):
         return self.net_out(x, t, label, lam).reshape(len(x), 2, self.length).transpose(1, 2)
 
     def head(self, h: Tensor, d: Tensor | None = None) -> Tensor:
-        """h (n, 2) at positions d (n,), which do not matter here: logits (n, S)."""
+        """h (n, 2) at any positions: logits (n, S)."""
         return truncated_logistic(h[:, 0], h[:, 1], self.symbols)

@@ -1,4 +1,4 @@
-"""The names: where each known teacher or student comes from. The data is registry.yaml; imports no torch."""
+"""The registry of known teachers and students, read from registry.yaml. Imports no torch."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
 from di4c_cli import embedded
+from di4c_cli.config import ModelConfig
 from di4c_cli.errors import UserError
 from di4c_cli.recipe_file import nearest
+from di4c_cli.teacher.architectures import architecture
 
 
 class Entry(BaseModel):
-    """One name."""
+    """One known model."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     name: str
@@ -29,7 +31,8 @@ class Entry(BaseModel):
     revision: str | None = None
     files: tuple[str, ...] = ()
     where: str = Field("", description="for what is not on the Hub: where its authors publish it")
-    parameters: int | None = None
+    architecture: str | None = Field(None, description="a name of architectures.yaml")
+    parameters: int | None = Field(None, description="weights of a network that is none of those")
     options: dict[str, Any] = Field(default_factory=dict, description="what the files do not record")
 
     @property
@@ -39,7 +42,7 @@ class Entry(BaseModel):
 
     @property
     def origin(self) -> str:
-        """Where it comes from, for people."""
+        """Where the model comes from, as text."""
         if self.source == "hub":
             return f"Hub {self.repo}@{self.revision}"
         return "inside di4c" if self.source == "embedded" else "a local file"
@@ -56,7 +59,9 @@ class Entry(BaseModel):
         if self.source == "embedded":
             weights = self.folder / "model.safetensors"
             return weights.stat().st_size / 1e6 if weights.is_file() else None
-        return None if self.parameters is None else 4 * self.parameters / 1e6
+        known = None if self.architecture is None else architecture(self.architecture).parameters
+        count = self.parameters or known
+        return None if count is None else 4 * count / 1e6
 
 
 def _expand(tree: dict[str, Any]) -> list[Entry]:
@@ -65,10 +70,8 @@ def _expand(tree: dict[str, Any]) -> list[Entry]:
     members = []
     for values in product(*over.values()):
         filling = dict(zip(over, values))
-        text = {
-            key: value.format(**filling) if isinstance(value, str) else value for key, value in tree.items()
-        }
-        members.append(Entry.model_validate(text))
+        text = {key: value.format(**filling) for key, value in tree.items() if isinstance(value, str)}
+        members.append(Entry.model_validate(tree | text))
     return members
 
 
@@ -81,23 +84,22 @@ def entries() -> dict[str, Entry]:
     return dict(sorted(found.items(), key=lambda item: order.index(item[1].source)))
 
 
+def published_config(ref: str) -> ModelConfig | None:
+    """The configuration that a teacher of the registry has once it is fetched; None where it is not known."""
+    entry = entries().get(ref.partition("@")[0])
+    if entry is None or entry.architecture is None:
+        return None
+    settings = architecture(entry.architecture).model_dump(exclude={"parameters"})
+    labels = settings["network"].get("labels")
+    return ModelConfig(kind="teacher", name=entry.name, labels=labels, **settings)
+
+
 def unknown(ref: str, more: list[str], kinds: str = "name, folder, file or Hub id") -> UserError:
-    """The answer to a name nobody knows; `more` are the names installed packages add, `kinds` what it could be."""
-    hint = nearest(ref, [*entries(), *more])
-    return UserError(
-        f"There is no model '{ref}': no {kinds}.{hint}", "Run `di4c teachers` to list the names."
-    )
+    """The error for an unknown name; `more` are the names that packages add, `kinds` what it could have been."""
+    problem = f"There is no model '{ref}': no {kinds}.{nearest(ref, [*entries(), *more])}"
+    return UserError(problem, "Run `di4c teachers` to list the names.")
 
 
 def known(ref: str) -> bool:
-    """Whether a reference is a name of this list, with or without a revision."""
+    """Whether a reference is a name of the registry, with or without a revision."""
     return ref.partition("@")[0] in entries()
-
-
-def recipe_for(ref: str) -> str:
-    """The recipe that distils a reference: of a name its own, otherwise that of the format its files have."""
-    if known(ref):
-        return entries()[ref.partition("@")[0]].recipe
-    from di4c_cli.teacher import recipe_of
-
-    return recipe_of(ref)

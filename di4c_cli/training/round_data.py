@@ -7,10 +7,8 @@ from dataclasses import replace
 
 import torch
 
-from di4c_cli.data.batch import Source
-from di4c_cli.data.pool import Taught
 from di4c_cli.data.source import open_source
-from di4c_cli.data.stream import Wanted
+from di4c_cli.data.stream import DataSpec, Source, SyntheticMixture
 from di4c_cli.model import Model
 from di4c_cli.noise import sample_seeds
 from di4c_cli.recipe import Recipe
@@ -19,10 +17,10 @@ ANNOUNCED_POOL = 1000
 """Number of teacher samples from which on their drawing is announced."""
 
 
-def data_spec(recipe: Recipe, teacher: Model, round_number: int) -> Wanted:
+def data_spec(recipe: Recipe, teacher: Model, round_number: int) -> DataSpec:
     """What a round asks of its data."""
     denoiser, training = teacher.denoiser, recipe.training
-    return Wanted(
+    return DataSpec(
         recipe.seed,
         f"data/{round_number}",
         denoiser.length,
@@ -42,7 +40,7 @@ def pool_size(recipe: Recipe) -> tuple[float, int]:
     """Share of the teacher's samples in the stream, and how many different ones a round draws."""
     training = recipe.training
     share, pool = training.synthetic_share, training.synthetic_pool
-    if recipe.data == "teacher" and recipe.method.needs_x0:
+    if recipe.data == "teacher" and recipe.method.pool_without_data:
         # each sample as often as it would occur among data
         share, pool = 1.0, round(pool / (share or 1.0))
     # a short run does not need them all
@@ -66,6 +64,6 @@ def with_synthetic(
     if count >= ANNOUNCED_POOL:
         say(f"Drawing {count} of the teacher's own samples in {steps} steps.")
     teacher.to(device)
-    mixed = Taught(source, teacher, share, count, steps, seed)
+    mixed = SyntheticMixture(source, teacher, share, count, steps, seed)
     teacher.to("cpu")
     return mixed

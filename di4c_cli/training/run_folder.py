@@ -102,7 +102,7 @@ class RunFolder:
             return State.NEW
         hint = "Choose another --out, or --force moves the old run aside."
         stored = _read_recipe(self.recipe)
-        recipe_file.check_renamed_keys(stored, f"The run in {self.path}", hint)
+        recipe_file.check_renamed_keys(recipe_file.dotted_keys(stored), f"The run in {self.path}", hint)
         found = differences(_whole(stored), recipe.model_dump(mode="json"))
         if found:
             raise UserError(f"{self.path} holds a run of another recipe: {'; '.join(found)}.", hint)

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from di4c_cli.methods.di4c import Di4C
 from di4c_cli.methods.di4c_config import AlphaConfig, DeltaConfig, Di4CConfig, StepConfig
+from di4c_cli.methods.di4c_times import SampledTimes, alpha_at
 from di4c_cli.methods.kernels import LossInputs, LossOutput, TermWeights
 from di4c_cli.methods.kernels.chunked import ChunkedLoss
 from di4c_cli.methods.noised_batch import NoisedBatch
-from di4c_cli.methods.times import SampledTimes, alpha_at
 from di4c_cli.noise import Noise
 from di4c_cli.process import Masked, Process
 from tests.helpers import enumerable

@@ -10,7 +10,7 @@ import torch
 
 from di4c_cli import load
 from di4c_cli.publish import publish
-from di4c_cli.teacher import registry
+from di4c_cli.teacher import recipe_for
 from tests.helpers.standin import BRANCH, Run, StandIn
 
 TEXT = "Sphinx of black quartz, judge my vow! The five boxing wizards jump quickly. 0123456789\n"
@@ -18,7 +18,7 @@ RUN = Path("runs/sdtt-7-sdtt-7-s0")
 
 
 @pytest.mark.slow
-def test_two_rounds_then_text(hub: StandIn, here: Path, run: Run, tmp_path: Path) -> None:
+def test_distill_two_rounds_then_sample_text(hub: StandIn, here: Path, run: Run, tmp_path: Path) -> None:
     (tmp_path / "file.txt").write_text(TEXT * 30)
     command = ["distill", "--teacher", "sdtt-7", "--rounds", "2"]
     done = run(*command, "--iterations", "2", "--data", "file.txt")
@@ -37,14 +37,14 @@ def test_two_rounds_then_text(hub: StandIn, here: Path, run: Run, tmp_path: Path
     back = load("me/student")
     x = torch.full((2, back.denoiser.length), back.denoiser.symbols)
     assert torch.equal(back.log_probs(x, 1.0, seed=1), student.log_probs(x, 1.0, seed=1))
-    assert registry.recipe_for("me/student") == "sdtt-7", "it can be distilled further"
+    assert recipe_for("me/student") == "sdtt-7", "it can be distilled further"
     card = hub.repositories["me/student"].commits[hub.repositories["me/student"].branches["main"]][
         "README.md"
     ]
     assert b"base_model: jdeschena/sdtt" in card and b"license: apache-2.0" in card
 
 
-def test_distilling_without_a_network(run: Run, tmp_path: Path) -> None:
+def test_distill_without_a_network(run: Run, tmp_path: Path) -> None:
     done = run("distill", "--teacher", "sdtt-7", HF_ENDPOINT="http://127.0.0.1:9")
     assert done.returncode == 1 and done.stdout == ""
     (sentence,) = done.stderr.strip().splitlines()

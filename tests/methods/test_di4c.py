@@ -8,15 +8,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from di4c_cli.data.batch import Batch
+from di4c_cli.data.stream import Batch
 from di4c_cli.denoiser import Denoiser
 from di4c_cli.errors import UserError
 from di4c_cli.methods.base import Loss, MethodSetup
 from di4c_cli.methods.di4c import Di4C, dense_loss
 from di4c_cli.methods.di4c_config import AlphaConfig, DeltaConfig, Di4CConfig, SplitTimeConfig, StepConfig
+from di4c_cli.methods.di4c_times import alpha_at, sample_times
 from di4c_cli.methods.kernels import evaluate
 from di4c_cli.methods.noised_batch import NoisedBatch
-from di4c_cli.methods.times import alpha_at, sample_times
 from di4c_cli.noise import Noise
 from tests.helpers.enumerable import (
     DATA,

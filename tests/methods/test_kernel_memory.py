@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from di4c_cli.methods.di4c_times import SampledTimes
 from di4c_cli.methods.kernels import LossOutput, TermWeights
 from di4c_cli.methods.kernels.chunked import Chunk, ChunkedLoss
 from di4c_cli.methods.kernels.targets import CPU_CACHE_BYTES, averaged, groups
-from di4c_cli.methods.teacher_step import analytical
-from di4c_cli.methods.times import SampledTimes
+from di4c_cli.methods.teacher_step import analytical_teacher_step
 from di4c_cli.noise import Noise
 from di4c_cli.process import Masked
 from tests.helpers.kernel_inputs import BATCH, LATENTS, case, denoiser
@@ -129,8 +129,8 @@ def test_analytical_works_in_slices_of_its_budget(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(process, "step", spy)
     budget = 2 * 8 * BATCH * count * process.symbols
-    sliced = analytical(prediction, 1, x_t, times, uniform, budget)
+    sliced = analytical_teacher_step(prediction, 1, x_t, times, uniform, budget)
     assert widths == [2] * (length // 2)
-    assert torch.equal(analytical(prediction, 1, x_t, times, uniform, 0), sliced)
+    assert torch.equal(analytical_teacher_step(prediction, 1, x_t, times, uniform, 0), sliced)
     assert widths[-length:] == [1] * length
-    assert torch.equal(analytical(prediction, 1, x_t, times, uniform, 1 << 30), sliced)
+    assert torch.equal(analytical_teacher_step(prediction, 1, x_t, times, uniform, 1 << 30), sliced)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from di4c_cli import recipe_file
-from di4c_cli.data.batch import Batch
+from di4c_cli.data.stream import Batch
 from di4c_cli.errors import UserError
 from di4c_cli.latent.prior import LatentPrior
 from di4c_cli.methods.di4c import Di4C
@@ -51,7 +51,7 @@ def test_stratified_is_rejected_for_vectors_and_normal_numbers() -> None:
         LatentPrior(1, "normal"),
         LatentPrior(1, "uniform", 5),
     ):  # as a mixture teacher may bring
-        with pytest.raises(UserError, match="one uniform number"):
+        with pytest.raises(ValueError, match="one uniform number"):
             other.stratified(Noise(0, range(2)), "lam", 4)
         model = student()
         model.latent = other

@@ -11,9 +11,9 @@ from scipy import stats
 from torch import Tensor
 
 from di4c_cli.denoiser import Denoiser
+from di4c_cli.methods.di4c_times import SampledTimes
 from di4c_cli.methods.noised_batch import teacher_trajectory
-from di4c_cli.methods.teacher_step import confident, teacher_predictions
-from di4c_cli.methods.times import SampledTimes
+from di4c_cli.methods.teacher_step import confidence_teacher_step, teacher_predictions
 from di4c_cli.noise import Noise
 from tests.helpers.enumerable import NOISY, PLACES, SYMBOLS, configurations, student, teacher
 from tests.helpers.kernel_inputs import denoiser
@@ -74,7 +74,7 @@ def test_confidence_step_has_the_noise_of_its_length(each: int) -> None:
     with torch.no_grad():
         prediction, made = teacher_predictions(theirs, x_t, t, None, count, noise)
     assert made == each
-    x_u = confident(prediction, each, x_t, times, noise, count)
+    x_u = confidence_teacher_step(prediction, each, x_t, times, noise, count)
     scale = 4.5 * ((t - step) / (1 - step)).nan_to_num(posinf=0.0, neginf=0.0).clamp_min(0)
     log_p = prediction.dense().view(40, each, 1, theirs.length, 7)
     drawn = (

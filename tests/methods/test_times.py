@@ -11,7 +11,8 @@ from scipy import stats
 
 from di4c_cli.methods.config import TimeConfig
 from di4c_cli.methods.di4c_config import AlphaConfig, DeltaConfig, Di4CConfig, SplitTimeConfig, StepConfig
-from di4c_cli.methods.times import alpha_at, sample_time, sample_times
+from di4c_cli.methods.di4c_times import alpha_at, sample_times
+from di4c_cli.methods.times import sample_time
 from di4c_cli.noise import Noise
 
 MANY = Noise(0, range(8000), "times")

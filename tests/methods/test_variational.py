@@ -11,9 +11,10 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
-from di4c_cli.data.batch import Batch
+from di4c_cli.data.stream import Batch
 from di4c_cli.denoiser import Denoiser
 from di4c_cli.errors import UserError
+from di4c_cli.latent.config import LatentConfig
 from di4c_cli.latent.encoder import Encoder
 from di4c_cli.latent.prior import LatentPrior
 from di4c_cli.methods.base import Loss, MethodSetup
@@ -248,9 +249,27 @@ def test_prior_loss_trains_the_learned_prior_alone(inject: str) -> None:
 def test_method_needs_no_teacher_and_trains_its_encoder() -> None:
     model = normal_denoiser("dit", 2)
     method = Variational(VariationalConfig(encoder_width=8), model, None, MethodSetup())
-    assert not Variational.needs_teacher and method._frozen == (None,)
+    assert not VariationalConfig.needs_teacher and method._frozen == (None,)
     own = {id(p) for part in (model, method.encoder) for p in part.parameters()}
     assert {id(p) for p in method.parameters()} == own
+
+
+@pytest.mark.parametrize("latent", [LatentPrior(1, "uniform"), None])
+def test_method_rejects_a_latent_that_is_not_normal(latent: LatentPrior | None) -> None:
+    """Recipes are checked; a mixture teacher brings its own λ."""
+    model = normal_denoiser("dit", 1)
+    model.latent = latent
+    with pytest.raises(UserError, match="normal"):
+        method_of(model)
+
+
+def test_resolve_latent_presents_raw_numbers() -> None:
+    config, scalar = VariationalConfig(), LatentConfig(distribution="normal")
+    assert config.resolve_latent(scalar).presentation == "raw" and scalar.features is None
+    for wrong in (LatentConfig(), LatentConfig(distribution="normal", features="sinusoid")):
+        with pytest.raises(ValueError, match=r"needs latent\.distribution: normal and latent\.features: raw"):
+            config.check_latent(wrong)
+    config.check_latent(scalar)
 
 
 def test_encoder_weights_come_from_seed_and_round() -> None:

@@ -7,9 +7,10 @@ from pathlib import Path
 import torch
 
 from di4c_cli import recipe_file
+from di4c_cli.build import build_denoiser, build_on_meta
 from di4c_cli.model import load, load_folder
 from di4c_cli.training.dry_run import preview
-from di4c_cli.training.estimate import count, estimate, on_meta, saved_bytes
+from di4c_cli.training.estimate import count, estimate, saved_bytes
 from di4c_cli.training.plan import BatchPlan
 from di4c_cli.training.run import RunOptions, distill
 from di4c_cli.training.student_init import student_config
@@ -43,10 +44,8 @@ def test_saved_bytes_are_those_that_torch_keeps(teacher: Path) -> None:
     """The count on the meta device against a real forward pass."""
     model = load_folder(teacher)
     config = student_config(model, small_recipe(teacher), 1)
-    counted = saved_bytes(on_meta(config), half=False)
-    from di4c_cli.student import build
-
-    real = build(config)
+    counted = saved_bytes(build_on_meta(config), half=False)
+    real = build_denoiser(config)
     own = {parameter.untyped_storage().data_ptr() for parameter in real.parameters()}
     kept: dict[int, int] = {}
 
@@ -78,6 +77,6 @@ def test_estimate_counts_every_prediction_of_the_student() -> None:
         config = student_config(teacher, recipe, 1)
         memory = estimate(config, teacher.config, recipe, plan)
         found.append(memory.activations)
-        frozen = 4 * count(on_meta(teacher.config)) if name.startswith("di4c/") else 0
+        frozen = 4 * count(build_on_meta(teacher.config)) if name.startswith("di4c/") else 0
         assert memory.teacher == frozen
     assert found[1] == 8 * found[0] and found[3] == 3 * found[2]

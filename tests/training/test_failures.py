@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +19,6 @@ from di4c_cli.errors import Failure
 from di4c_cli.methods.base import Loss
 from di4c_cli.methods.di4c import Di4C
 from di4c_cli.methods.noised_batch import TrainingSamples
-from di4c_cli.noise import Noise
 from di4c_cli.training.metrics import read_rows
 from di4c_cli.training.run import RunOptions, distill
 from tests.helpers.small_run import (
@@ -101,31 +101,37 @@ def test_a_full_disk_ends_in_one_sentence_and_nothing_is_lost(teacher: Path, sma
     assert same(weights(out), weights(small_disk.parent / "whole"))
 
 
-def broken_in(steps: set[int], batch: int = 4) -> type[Di4C]:
-    """Di4C with a loss that is not a number in some steps."""
+def break_loss(monkeypatch: pytest.MonkeyPatch, steps: set[int], size: int = 4) -> None:
+    """Make the loss of Di4C not a number in some steps."""
+    right = Di4C.loss
 
-    class Broken(Di4C):
-        def loss(self, batch_of_step: TrainingSamples, noise: Noise, progress: float = 1.0) -> Loss:
-            loss = super().loss(batch_of_step, noise, progress)
-            if batch_of_step.index[0] // batch + 1 in steps:
-                loss.total = loss.total * torch.nan
-            return loss
+    def loss(self: Di4C, batch: TrainingSamples, *rest: Any) -> Loss:
+        found = right(self, batch, *rest)
+        if batch.index[0] // size + 1 in steps:
+            found.total = found.total * torch.nan
+        return found
 
-    return Broken
+    monkeypatch.setattr(Di4C, "loss", loss)
 
 
-def test_a_bad_step_is_skipped_and_counted(teacher: Path, tmp_path: Path) -> None:
-    distill(small_recipe(teacher), tmp_path / "run", RunOptions(), method=broken_in({2, 5}))
+def test_a_bad_step_is_skipped_and_counted(
+    teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    break_loss(monkeypatch, {2, 5})
+    distill(small_recipe(teacher), tmp_path / "run", RunOptions())
     rows = read_rows(tmp_path / "run" / "metrics.jsonl")
     assert [row["step"] for row in rows if row["skipped"]] == [2, 5]
     assert [row["step"] for row in rows if row["loss"] is None] == [2, 5]
     assert all(bool(torch.isfinite(value).all()) for value in weights(tmp_path / "run").values())
 
 
-def test_many_bad_steps_in_a_row_stop_the_run_with_a_diagnosis(teacher: Path, tmp_path: Path) -> None:
+def test_many_bad_steps_in_a_row_stop_the_run_with_a_diagnosis(
+    teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    break_loss(monkeypatch, set(range(5, 100)))
     recipe = small_recipe(teacher, training__max_bad_steps=4, training__iterations=50)
     with pytest.raises(Failure, match=r"not finite for 4 steps in a row, from step 5 of round 1") as caught:
-        distill(recipe, tmp_path / "run", RunOptions(), method=broken_in(set(range(5, 100))))
+        distill(recipe, tmp_path / "run", RunOptions())
     assert "step-00000006, with the weights of step 4" in caught.value.message
     assert caught.value.exit_code == 1
     assert len(read_rows(tmp_path / "run" / "metrics.jsonl")) == 8

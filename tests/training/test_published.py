@@ -10,8 +10,8 @@ import torch
 from di4c_cli import network, recipe_file
 from di4c_cli.methods import Di4CConfig
 from di4c_cli.teacher import registry
+from di4c_cli.teacher.architectures import architectures
 from di4c_cli.training.dry_run import preview
-from di4c_cli.training.published import SIZES
 
 ADAM = {"kind": "adam", "betas": (0.9, 0.999), "weight_decay": 0.0, "clip": 1.0}
 TAULDR = {
@@ -100,7 +100,7 @@ def test_published_recipe_previews_without_a_network(
     """Without a network the sizes are still known; what cannot be reached is said."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    monkeypatch.setattr("di4c_cli.teacher.remote.Remote.cached", False)
+    monkeypatch.setattr("di4c_cli.teacher.reference.RemoteModel.cached", False)
     recipe = recipe_file.read(name, {"rounds": 2} if name.startswith("sdtt") else {})
     found = preview(recipe, tmp_path / "run", processes=2, device=None, measure=False)
     assert (found.parameters["teacher"], found.parameters["student"]) == WEIGHTS[name[:6]]
@@ -113,9 +113,9 @@ def test_published_recipe_previews_without_a_network(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("weights", SIZES)
-def test_known_sizes_are_those_of_the_registry(weights: int) -> None:
+@pytest.mark.parametrize("name", architectures())
+def test_architectures_have_the_stated_number_of_weights(name: str) -> None:
     with torch.device("meta"):
-        built = network.build(SIZES[weights])
-    assert sum(parameter.numel() for parameter in built.parameters()) == weights
-    assert weights in {entry.parameters for entry in registry.entries().values()}
+        built = network.build(architectures()[name].network)
+    assert sum(parameter.numel() for parameter in built.parameters()) == architectures()[name].parameters
+    assert name in {entry.architecture for entry in registry.entries().values()}

@@ -58,7 +58,7 @@ def test_state_of_a_run_of_version_0_1_names_the_new_keys(tmp_path: Path) -> Non
         RunFolder(tmp_path).state(small_recipe("tiny-digits"))
     said = str(caught.value)
     for words in (
-        f"The run in {tmp_path} has recipe keys of version 0.1",
+        f"The run in {tmp_path} has keys of version 0.1",
         "latent.law is now latent.prior",
         "objective is now method",
         "objective.posterior.width is now method.encoder_width",

@@ -2,34 +2,39 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import pytest
 import torch
+from torch import Tensor
 
 from di4c_cli.denoiser import Denoiser
-from di4c_cli.methods import implementation
-from di4c_cli.methods.base import Loss, Method
+from di4c_cli.methods.base import Loss, Method, TrainedPart
+from di4c_cli.methods.config import MethodConfig
 from di4c_cli.methods.di4c import Di4C
 from di4c_cli.methods.noised_batch import TrainingSamples, corrupt_data
 from di4c_cli.model import load_folder
 from di4c_cli.noise import Noise
 from di4c_cli.training.metrics import read_rows
 from di4c_cli.training.run import RunOptions, distill
+from di4c_cli.training.student_init import build_method
 from tests.helpers.small_run import losses, run_cut, same, small_recipe, small_variational_recipe, weights
 
 
-def test_loss_gets_the_progress_of_the_round(teacher: Path, tmp_path: Path) -> None:
+def test_loss_gets_the_progress_of_the_round(
+    teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: list[float] = []
+    loss = Di4C.loss
 
-    class Recording(Di4C):
-        def loss(self, batch: TrainingSamples, noise: Noise, progress: float = 1.0) -> Loss:
-            seen.append(progress)
-            return super().loss(batch, noise, progress)
+    def recording(self: Di4C, batch: TrainingSamples, noise: Noise, progress: float) -> Loss:
+        seen.append(progress)
+        return loss(self, batch, noise, progress)
 
-    recipe = small_recipe(teacher, method__step__grows=True)
-    distill(recipe, tmp_path / "run", RunOptions(), method=Recording)
+    monkeypatch.setattr(Di4C, "loss", recording)
+    distill(small_recipe(teacher, method__step__grows=True), tmp_path / "run", RunOptions())
     assert seen == [step / 6 for step in range(6)]
 
 
@@ -49,30 +54,25 @@ def test_variational_student_with_numbers_at_every_position(teacher: Path, tmp_p
 
 @pytest.mark.parametrize("method", ["di4c", "variational"])
 def test_run_copies_the_teacher_only_for_a_method_that_needs_it(
-    teacher: Path, tmp_path: Path, method: str
+    teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     recipe = small_recipe(teacher) if method == "di4c" else small_variational_recipe(teacher)
-    built: list[Method] = []
-    trained = implementation(recipe.method)
+    trained: list[Method] = []
 
-    def recording(*given: Any) -> Method:
-        built.append(trained(*given))
-        return built[-1]
+    def build(*given: Any) -> Method:
+        trained.append(build_method(*given))
+        return trained[-1]
 
-    recording.needs_teacher = trained.needs_teacher  # type: ignore[attr-defined]
-    distill(recipe, tmp_path / "run", RunOptions(), method=recording)  # type: ignore[arg-type]
-    checked, run = built
-    assert checked.student.device.type == "meta" and checked._frozen == (None,)
-    (frozen,) = run._frozen
-    assert (frozen is None) == (method == "variational")
+    monkeypatch.setattr("di4c_cli.training.run.build_method", build)
+    distill(recipe, tmp_path / "run", RunOptions())
+    (frozen,) = trained[0]._frozen
+    assert len(trained) == 1 and (frozen is None) == (method == "variational")
     if frozen is not None:
         assert same(frozen.network.state_dict(), load_folder(teacher).denoiser.network.state_dict())
 
 
 class Likelihood(Method):
     """A third method, known to no other file: -log p(x0|x_t; λ) at one λ, and a module of its own beside it."""
-
-    needs_teacher = False
 
     def __init__(self, config: Any, student: Denoiser, teacher: Any = None, setup: Any = None) -> None:
         super().__init__(config, student, teacher, setup)
@@ -86,22 +86,66 @@ class Likelihood(Method):
         unknown = self.student.process.unknown(x_t)
         rows = self.student.predict(x_t, t, batch.label, lam).dense()
         nll = -rows.gather(2, x0[..., None]).squeeze(-1).where(unknown, 0.0).sum(1)
-        extra = (self.scale(torch.ones(1, 1)) - 1).square().squeeze()
+        extra = self.scale_error()
         return Loss(nll.mean() + extra, {"likelihood": nll.detach(), "scale": extra.detach().expand(len(t))})
 
+    def scale_error(self) -> Tensor:
+        return (self.scale(torch.ones(1, 1)) - 1).square().squeeze()
 
-def test_method_of_another_package_trains_and_resumes(teacher: Path, tmp_path: Path) -> None:
-    recipe = small_recipe(teacher, training__optimizer__lr=0.01)
-    distill(recipe, tmp_path / "whole", RunOptions(), method=Likelihood)
+
+class LikelihoodInTurns(Likelihood):
+    """The same with two parts: every second iteration updates the own module after the student."""
+
+    def parts(self) -> list[TrainedPart]:
+        student, own = list(self.student.parameters()), list(self.scale.parameters())
+        return [TrainedPart(student), TrainedPart(own, {"lr": 0.1, "warmup": 0, "decay": "none"})]
+
+    def updates(self, step: int) -> list[int]:
+        return [0, 1] if step % 2 else [0]
+
+    def part_loss(self, part: int, batch: TrainingSamples, noise: Noise, progress: float) -> Loss:
+        if part == 0:
+            return self.loss(batch, noise, progress)
+        error = self.scale_error()
+        return Loss(error, {"own": error.detach().expand(len(batch.index))})
+
+
+class LikelihoodConfig(MethodConfig):
+    """Its section; it is not registered, so a recipe gets it by hand."""
+
+    implementation: ClassVar[str] = f"{__name__}:Likelihood"
+    live_metrics: ClassVar[tuple[str, ...]] = ("loss", "likelihood")
+    needs_teacher: ClassVar[bool] = False
+    name: Literal["likelihood"] = "likelihood"
+
+
+class LikelihoodInTurnsConfig(LikelihoodConfig):
+    """Of the method with two parts."""
+
+    implementation: ClassVar[str] = f"{__name__}:LikelihoodInTurns"
+
+
+@pytest.mark.filterwarnings("ignore:Pydantic serializer")  # its config is no member of the union
+@pytest.mark.parametrize("config", [LikelihoodConfig, LikelihoodInTurnsConfig], ids=["one-part", "two-parts"])
+def test_method_of_another_file_trains_and_resumes(
+    teacher: Path, tmp_path: Path, config: type[LikelihoodConfig]
+) -> None:
+    recipe = small_recipe(teacher, training__optimizer__lr=0.01).model_copy(update={"method": config()})
+    distill(recipe, tmp_path / "whole", RunOptions())
     rows = read_rows(tmp_path / "whole" / "metrics.jsonl")
     assert all(row["likelihood"] > 0 for row in rows) and "distil" not in rows[0]
-    assert rows[-1]["scale"] < rows[0]["scale"], "its own module is trained"
-    run_cut(recipe, tmp_path / "cut", (1, 2), (1, 4), method=Likelihood)
+    run_cut(recipe, tmp_path / "cut", (1, 2), (1, 4))
     assert same(weights(tmp_path / "whole"), weights(tmp_path / "cut"))
     assert losses(tmp_path / "whole") == losses(tmp_path / "cut")
-    assert [row["scale"] for row in read_rows(tmp_path / "cut" / "metrics.jsonl")] == [
-        r["scale"] for r in rows
-    ]
+    scales = [row["scale"] for row in rows]
+    assert [row["scale"] for row in read_rows(tmp_path / "cut" / "metrics.jsonl")] == scales
+    if config is LikelihoodConfig:
+        assert all(later < earlier for earlier, later in pairwise(scales)), "its own module is trained"
+    else:
+        moves = [later < earlier for earlier, later in pairwise(scales)]
+        assert moves == [False, True, False, True, False], "only the second part moves it, in its turn"
+        assert ["own" in row for row in rows] == [False, True] * 3
+        assert abs(scales[0] - 0.25) < 1e-6 and abs(scales[2] - 0.16) < 1e-3, "with its own learning rate"
 
 
 def test_variational_run_stopped_anywhere_gives_the_same_student(teacher: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What the formats of the DiT (SDTT, MDLM, Di4C students of SDTT) have in common. Not a format itself."""
+"""Functions that the formats of the DiT share (SDTT, MDLM, Di4C students of SDTT)."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 from torch import Tensor
 
-from di4c_cli.codec import gpt2
+from di4c_cli.codec.text import GPT2_SIZE
 from di4c_cli.config import ModelConfig
 from di4c_cli.errors import UserError
 from di4c_cli.latent.config import LatentConfig
 from di4c_cli.teacher import safe
-from di4c_cli.teacher.bundle import Bundle, Options, strip
-from di4c_cli.teacher.source import Source, has_suffix
+from di4c_cli.teacher.bundle import Bundle, LoadOptions, strip
+from di4c_cli.teacher.model_files import ModelFiles, has_suffix
 
 EMBEDDING = "vocab_embed.embedding"
 BUFFER = "rotary_emb.inv_freq"
@@ -33,7 +33,7 @@ def backbone(tensors: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, s
 
 
 def sizes(tensors: dict[str, Tensor], where: str) -> dict[str, int]:
-    """What the shapes tell: symbols, width, depth, cond_dim, and the heads if the rotary buffer is there."""
+    """Sizes from the shapes: symbols, width, depth, cond_dim, and the heads if the rotary buffer is there."""
     table, condition = tensors.get(EMBEDDING), tensors.get("sigma_map.mlp.0.bias")
     if table is None or table.dim() != 2 or condition is None or condition.dim() != 1 or len(table) < 2:
         raise UserError(f"{where} lacks the token table or the noise embedding of a DiT.", "Fetch it again.")
@@ -46,16 +46,16 @@ def sizes(tensors: dict[str, Tensor], where: str) -> dict[str, int]:
 
 
 def agree(found: dict[str, int], claimed: dict[str, Any], where: str) -> None:
-    """A configuration that contradicts its weights belongs to another model."""
+    """Reject a configuration that contradicts its weights."""
     for name, value in claimed.items():
         if type(value) is int and name in found and value != found[name]:
-            raise UserError(
-                f"{where}: the configuration says {name} {value}, the weights say {found[name]}.",
-                "Put the configuration beside the weights it belongs to.",
-            )
+            problem = f"{where}: the configuration says {name} {value}, the weights say {found[name]}."
+            raise UserError(problem, "Put the configuration beside the weights it belongs to.")
 
 
-def text_codec(symbols: int, tokenizer: str | None, options: Options) -> tuple[dict[str, Any], Path | None]:
+def text_codec(
+    symbols: int, tokenizer: str | None, options: LoadOptions
+) -> tuple[dict[str, Any], Path | None]:
     """The codec entry and the folder of its file, if it has one."""
     if options.tokenizer is not None:
         path = Path(options.tokenizer)
@@ -64,17 +64,17 @@ def text_codec(symbols: int, tokenizer: str | None, options: Options) -> tuple[d
         return {"type": "text", "file": path.name}, path.parent
     name = "gpt2" if tokenizer in (None, "gpt2", "openai-community/gpt2") else str(tokenizer)
     codec: dict[str, Any] = {"type": "text", "name": name}
-    if symbols < gpt2.SIZE:
+    if symbols < GPT2_SIZE:
         codec["symbols"] = symbols
     return codec, None
 
 
 def bundle(
-    source: Source,
+    source: ModelFiles,
     where: str,
     tensors: dict[str, Tensor],
     settings: dict[str, Any],
-    options: Options,
+    options: LoadOptions,
     tokenizer: str | None = None,
     provenance: dict[str, Any] | None = None,
 ) -> Bundle:
@@ -84,10 +84,8 @@ def bundle(
     agree(found, {name: value for name, value in settings.items() if name != "length"}, where)
     heads = options.heads or found.get("heads") or settings.get("heads")
     if type(heads) is not int or heads < 1:
-        raise UserError(
-            f"{where} does not tell its number of attention heads.",
-            "Use `di4c convert` with --heads and name what it writes.",
-        )
+        hint = "Use `di4c convert` with --heads and name what it writes."
+        raise UserError(f"{where} does not record its number of attention heads.", hint)
     codec, folder = text_codec(found["symbols"], tokenizer, options)
     student = LATENT in kept
     config = ModelConfig(

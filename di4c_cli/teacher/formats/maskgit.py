@@ -1,8 +1,7 @@
-"""MaskGIT transformers in PyTorch (`.pth`), with or without λ; a VQGAN found beside them is taken along."""
+"""MaskGIT transformers in PyTorch (`.pth`), with or without λ, and the VQGAN beside them if there is one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
@@ -10,19 +9,18 @@ from torch import Tensor
 from di4c_cli.config import ModelConfig, SamplingDefaults
 from di4c_cli.errors import UserError
 from di4c_cli.latent.config import LatentConfig
-from di4c_cli.teacher import safe
-from di4c_cli.teacher.bundle import Bundle, Options, strip
+from di4c_cli.teacher import pickles
+from di4c_cli.teacher.bundle import Bundle, LoadOptions, strip
 from di4c_cli.teacher.formats import vqgan
-from di4c_cli.teacher.source import Source
+from di4c_cli.teacher.model_files import ModelFiles
+from di4c_cli.teacher.reference import find
 
 NAME = "maskgit"
 RECIPE = "maskgit-imagenet256"
 LATENT = "latent_projection.0.weight"
 PUBLISHED_WIDTH, PUBLISHED_HEADS = 768, 16
 PUBLISHED_CLASSES = 1000
-GUIDANCE, STEPS = 3.0, 8
-
-FindTokenizer = Callable[[str], vqgan.Tokenizer]
+DEFAULT_GUIDANCE, DEFAULT_STEPS = 3.0, 8
 
 
 def is_checkpoint(tree: dict[str, Any]) -> bool:
@@ -34,23 +32,23 @@ def is_checkpoint(tree: dict[str, Any]) -> bool:
     return {"tok_emb.weight", "pos_emb", "bias"} <= names
 
 
-def detect(source: Source) -> bool:
+def detect(source: ModelFiles) -> bool:
     """By the checkpoint: the file holds no configuration at all."""
     return source.checkpoint(is_checkpoint) is not None
 
 
-def read(source: Source, options: Options, find_tokenizer: FindTokenizer | None = None) -> Bundle:
-    """The transformer; `find_tokenizer` turns the option `vqgan` into an image tokenizer."""
+def read(source: ModelFiles, options: LoadOptions) -> Bundle:
+    """The transformer with its image tokenizer, if there is one."""
     found = source.checkpoint(is_checkpoint)
     assert found is not None
     path, checkpoint = found
-    stored = safe.tensors_of(checkpoint["model_state_dict"], path.name)
+    stored = pickles.tensors_of(checkpoint["model_state_dict"], path.name)
     tensors, renamed, unused = strip(stored, ("module.", ""))
-    tokenizer = _tokenizer(source, options, find_tokenizer)
+    tokenizer = _tokenizer(source, options)
     network = sizes(tensors, options, tokenizer, path.name)
     if tokenizer is not None:
         tokenizer = tokenizer.at_length(network["length"])
-    unused |= {key: "state of the training" for key in checkpoint if key != "model_state_dict"}
+    unused |= {key: "training state" for key in checkpoint if key != "model_state_dict"}
     if tokenizer is not None:
         unused |= {f"VQGAN {name}": reason for name, reason in tokenizer.unused.items()}
     student = LATENT in tensors
@@ -62,44 +60,34 @@ def read(source: Source, options: Options, find_tokenizer: FindTokenizer | None 
         latent=LatentConfig(dim=1, inject="token", features="sinusoid") if student else None,
         labels=network["labels"],
         codec={"type": "none"} if tokenizer is None else tokenizer.codec,
-        sampling=SamplingDefaults(sampler="confidence", steps=STEPS, guidance=GUIDANCE, tile=16),
+        sampling=SamplingDefaults(
+            sampler="confidence", steps=DEFAULT_STEPS, guidance=DEFAULT_GUIDANCE, tile=16
+        ),
         provenance={**source.origin, "format": NAME},
     )
-    return Bundle(
-        config,
-        tensors,
-        path.name,
-        renamed,
-        unused,
-        codec_tensors=None if tokenizer is None else tokenizer.tensors,
-    )
+    codec_tensors = None if tokenizer is None else tokenizer.tensors
+    return Bundle(config, tensors, path.name, renamed, unused, codec_tensors=codec_tensors)
 
 
 def sizes(
-    tensors: dict[str, Tensor], options: Options, tokenizer: vqgan.Tokenizer | None, where: str
+    tensors: dict[str, Tensor], options: LoadOptions, tokenizer: vqgan.ImageTokenizer | None, where: str
 ) -> dict[str, Any]:
-    """Network settings from the shapes; heads, and where codes end and classes begin, are not in the file."""
+    """Network settings from the shapes. The file tells neither the heads nor how many table rows are codes."""
     table, bias, inner = (
         tensors.get(name) for name in ("tok_emb.weight", "bias", "transformer.layers.0.1.fn.net.0.bias")
     )
     sound = table is not None and table.dim() == 2 and bias is not None and bias.dim() == 2 and len(bias) > 1
     if not sound or table is None or bias is None or inner is None or inner.dim() != 1:
-        raise UserError(
-            f"{where} lacks the token table, the bias or the blocks of MaskGIT.", "Fetch it again."
-        )
+        raise UserError(f"{where} lacks the tokens, the bias or the blocks of MaskGIT.", "Fetch it again.")
     rows, width = table.shape
     codes = options.codes or (tokenizer.settings["codes"] if tokenizer else rows - 2 - PUBLISHED_CLASSES)
     if not 1 <= codes <= rows - 2:
-        raise UserError(
-            f"{where} has a table of {rows} rows, which does not tell its number of image codes.",
-            "Use `di4c convert` with --codes, or with --vqgan and the tokenizer.",
-        )
+        hint = "Use `di4c convert` with --codes, or with --vqgan and the tokenizer."
+        raise UserError(f"The token table of {where} does not tell its number of image codes.", hint)
     heads = options.heads or (PUBLISHED_HEADS if width == PUBLISHED_WIDTH else None)
     if heads is None:
-        raise UserError(
-            f"{where} does not record its number of attention heads.",
-            "Use `di4c convert` with --heads and name what it writes.",
-        )
+        hint = "Use `di4c convert` with --heads and name what it writes."
+        raise UserError(f"{where} does not record its number of attention heads.", hint)
     depth = len({name.split(".")[2] for name in tensors if name.startswith("transformer.layers.")})
     return {
         "type": "maskgit",
@@ -114,8 +102,8 @@ def sizes(
     }
 
 
-def _tokenizer(source: Source, options: Options, find: FindTokenizer | None) -> vqgan.Tokenizer | None:
-    """The VQGAN the user named, or the one among the model's own files."""
-    if options.vqgan is not None and find is not None:
-        return find(options.vqgan)
+def _tokenizer(source: ModelFiles, options: LoadOptions) -> vqgan.ImageTokenizer | None:
+    """The VQGAN that the user named, by path or as that of another teacher, or the one beside the model."""
+    if options.vqgan is not None:
+        return vqgan.read(find(options.vqgan, LoadOptions(offline=options.offline)))
     return vqgan.read(source) if vqgan.detect(source) else None

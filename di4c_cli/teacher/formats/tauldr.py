@@ -2,41 +2,23 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
-
-from torch import Tensor
 
 from di4c_cli.config import ModelConfig, SamplingDefaults
 from di4c_cli.errors import UserError
 from di4c_cli.latent.config import LatentConfig
-from di4c_cli.teacher import safe
-from di4c_cli.teacher.bundle import Bundle, Options, require, strip
-from di4c_cli.teacher.source import Source
+from di4c_cli.teacher import pickles
+from di4c_cli.teacher.architectures import network_settings, process_settings
+from di4c_cli.teacher.bundle import Bundle, LoadOptions, require, strip
+from di4c_cli.teacher.model_files import ModelFiles
 
 NAME = "tauldr"
 RECIPE = "tauldr-cifar10"
 LATENT = "tlam_mix.weight"
-STEPS = 10
+EMA = "ema_shadow_params"
+DEFAULT_STEPS = 10
 SWITCHES = {"skip_rescale": True, "fix_logistic": False, "low_t_logit_adjust": False}
-"""Switches of the published code and the values our network stands for."""
-PUBLISHED: dict[str, Any] = {
-    "data": {"S": 256, "shape": [3, 32, 32]},
-    "model": {
-        "ch": 128,
-        "ch_mult": [1, 2, 2, 2],
-        "num_res_blocks": 2,
-        "scale_count_to_put_attn": 1,
-        "time_embed_dim": 128,
-        "time_scale_factor": 1000,
-        "dropout": 0.1,
-        "rate_sigma": 6.0,
-        "Q_sigma": 512.0,
-        "time_exponential": 100.0,
-        "time_base": 3.0,
-    },
-}
-"""The CIFAR-10 configuration, for checkpoints that come without theirs."""
+"""Switches of the published code and the values that our network implements."""
 
 
 def is_checkpoint(tree: dict[str, Any]) -> bool:
@@ -57,32 +39,32 @@ def _bare(name: str) -> str:
     return name.removeprefix("net.").removeprefix("module.")
 
 
-def detect(source: Source) -> bool:
+def detect(source: ModelFiles) -> bool:
     """By the checkpoint; the configuration may be absent if the model is the published one."""
     return source.checkpoint(is_checkpoint) is not None
 
 
-def read(source: Source, options: Options) -> Bundle:
+def read(source: ModelFiles, options: LoadOptions) -> Bundle:
     """The model. Its authors evaluate the EMA weights; `weights=live` gives the others."""
     found = source.checkpoint(is_checkpoint)
     assert found is not None
     path, checkpoint = found
     stored = checkpoint["model"]
-    live = safe.tensors_of(stored, path.name)
+    live = pickles.tensors_of(stored, path.name)
     weights = options.weights or "ema"
-    chosen = averaged(stored, list(live), path) if weights == "ema" else live
+    chosen = pickles.averaged(stored.get(EMA), list(live), path) if weights == "ema" else live
     tensors, renamed, unused = strip(chosen, ("net.module.", "net."))
-    tree = source.tree(is_config) or PUBLISHED
+    tree = source.tree(is_config)
     network, process = settings_of(tree)
-    unused |= {key: "state of the training" for key in checkpoint if key != "model"}
-    unused |= {
-        str(key): "state of the EMA" for key in stored if key not in live and key != "ema_shadow_params"
-    }
+    unused |= {key: "training state" for key in checkpoint if key != "model"}
+    unused |= {str(key): "EMA state" for key in stored if key not in live}
     if weights == "live":
-        unused["ema_shadow_params"] = "the live weights were asked for"
-    latent = (
-        LatentConfig(inject="film", features="sinusoid", dim=_latent_dim(tree)) if LATENT in tensors else None
-    )
+        unused[EMA] = "the live weights were asked for"
+    else:
+        unused.pop(EMA)
+    latent = None
+    if LATENT in tensors:
+        latent = LatentConfig(inject="film", features="sinusoid", dim=_latent_dim(tree))
     config = ModelConfig(
         kind="student" if latent else "teacher",
         name=source.name,
@@ -90,33 +72,36 @@ def read(source: Source, options: Options) -> Bundle:
         process=process,
         latent=latent,
         codec={"type": "pixels", "shape": network["shape"], "levels": network["symbols"]},
-        sampling=SamplingDefaults(grid="pixels", last="argmax", steps=STEPS, tile=16),
+        sampling=SamplingDefaults(grid="pixels", last="argmax", steps=DEFAULT_STEPS, tile=16),
         provenance={**source.origin, "format": NAME, "weights": weights},
     )
     return Bundle(config, tensors, path.name, renamed, unused)
 
 
-def _latent_dim(tree: dict[str, Any]) -> int:
-    dim = tree["model"].get("lam_raw_dim", 1)
+def _latent_dim(tree: dict[str, Any] | None) -> int:
+    dim = 1 if tree is None else tree["model"].get("lam_raw_dim", 1)
     if type(dim) is not int or not 1 <= dim <= 4096:
-        raise UserError(
-            f"The tauLDR configuration has an impossible lam_raw_dim of {dim!r}.", "Check the file."
-        )
+        raise UserError(f"The tauLDR model has an impossible lam_raw_dim of {dim!r}.", "Check the file.")
     return dim
 
 
-def settings_of(tree: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Network and process settings under our names."""
+def settings_of(tree: dict[str, Any] | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Network and process settings under our names; those of the published model if there is no configuration."""
+    if tree is None:
+        process = process_settings(
+            "tauldr-unet", rate_sigma=6.0, q_sigma=512.0, time_exponential=100.0, time_base=3.0
+        )
+        return network_settings("tauldr-unet", time_scale=1000.0, dropout=0.1), process
     where = "The tauLDR model"
     for name, expected in SWITCHES.items():
         if tree["model"].get(name, expected) != expected:
-            raise UserError(
-                f"{where} was trained with {name}, which is not the published layout.", "Use another."
-            )
+            raise UserError(f"{where} has another {name} than the published one.", "Use another model.")
     symbols = require(tree, "data.S", int, where)
     span = tree["model"].get("data_min_max", [0, symbols - 1])
     if span != [0, symbols - 1]:
-        raise UserError(f"{where} counts grey levels as {span}, not from 0 to {symbols - 1}.", "Use another.")
+        raise UserError(
+            f"{where} counts grey levels as {span}, not from 0 to {symbols - 1}.", "Use another model."
+        )
     network = {
         "type": "unet",
         "symbols": symbols,
@@ -133,16 +118,3 @@ def settings_of(tree: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     names["time_exponential"] = "time_exponential"
     process = {ours: require(tree, f"model.{theirs}", float, where) for ours, theirs in names.items()}
     return network, {"type": "gaussian", "symbols": symbols, **process}
-
-
-def averaged(stored: dict[str, Any], names: list[str], path: Path) -> dict[str, Tensor]:
-    """The EMA under the names of the live weights; there are no buffers, so the two lists run in step."""
-    shadow = stored.get("ema_shadow_params")
-    if not isinstance(shadow, list) or len(shadow) != len(names):
-        raise UserError(
-            f"{path.name} holds no complete EMA.",
-            "Use `di4c convert` with --weights live and name what it writes.",
-        )
-    for name, tensor in zip(names, shadow):
-        safe.check_plain(tensor, name, path.name)
-    return dict(zip(names, shadow))
