@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel
 
+from di4c_cli.methods import METHODS
 from di4c_cli.recipe import Pretrain, Recipe
 from tools import make_recipes
 
@@ -23,11 +24,13 @@ def test_recipe_keys_all_have_a_meaning() -> None:
 
     walk(Recipe, "recipe")
     walk(Pretrain, "pretrain")
+    for method, config in METHODS.items():
+        walk(config, method)
 
 
 def test_recipes_page_says_values_in_words() -> None:
     text = make_recipes.page()
-    assert "| `latents` | integer, ≥ 1 | `16` | L, λ draws per sample (M = N = L) |" in text
-    assert "| `distil_weight` | number or `1/step` | `1` |" in text
-    assert "| `grid` | integer or none, ≥ 2 | `null` |" in text
-    assert "### `training.optimizer`" in text and "| `betas` | 2 numbers | `[0.9, 0.999]` |" in text
+    assert "- `latents` (integer, ≥ 1; default `16`): L, λ draws per sample (M = N = L)" in text
+    assert "- `distil_weight` (number or `1/step`; default `1`):" in text
+    assert "- `grid` (integer or none, ≥ 2; default `null`):" in text
+    assert "### `training.optimizer`" in text and "- `betas` (2 numbers; default `[0.9, 0.999]`):" in text

@@ -49,7 +49,7 @@ def built(make: Callable[[], Denoiser]) -> Denoiser:
 
 def field() -> Denoiser:
     sizes = {"length": 16, "width": 48, "depth": 2, "heads": 4, "mlp": 64, "labels": 7}
-    latent = {"dim": 2, "inject": "local", "distribution": "normal", "law": 8}
+    latent = {"dim": 2, "inject": "local", "distribution": "normal", "prior": "learned", "prior_width": 8}
     net = network.build({"type": "maskgit", "symbols": 40, **sizes, "latent": latent})
     return Denoiser(net, Masked(40, "arccos"), LatentPrior(2, "normal", 16), labels=7)
 
