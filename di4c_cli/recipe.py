@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from di4c_cli.config import LatentConfig, SamplingDefaults
+from di4c_cli.config import LatentConfig
+from di4c_cli.sampler.config import SamplingConfig
 
 Weight = Annotated[float, Field(ge=0)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
@@ -216,7 +217,7 @@ class Recipe(Part):
     latent: Latent = Field(default_factory=lambda: Latent(), description="the mixture variable")
     objective: Objective = Field(default_factory=Objective, description="the loss")
     training: Training = Field(default_factory=Training, description="the loop")
-    sampling: SamplingDefaults | None = Field(None, description="the student's defaults; none: the teacher's")
+    sampling: SamplingConfig | None = Field(None, description="the student's defaults; none: the teacher's")
     evaluation: Evaluation = Field(default_factory=Evaluation, description="defaults of `di4c eval`")
 
     @model_validator(mode="after")
@@ -285,8 +286,8 @@ class Pretrain(Part):
     vqgan: Tokenizer | None = Field(
         None, description="`iterations`, `batch`, `lr` and `classifier_iterations` of the VQGAN, if any"
     )
-    sampling: SamplingDefaults = Field(
-        default_factory=SamplingDefaults, description="the teacher's sampling defaults"
+    sampling: SamplingConfig = Field(
+        default_factory=SamplingConfig, description="the teacher's sampling defaults"
     )
     seed: int = Field(0, ge=0, lt=2**31, description="of weights and data order")
     training: Training = Field(default_factory=Training, description="the loop")

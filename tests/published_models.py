@@ -9,7 +9,7 @@ import torch
 from scan_network import Scan
 from small_models import WORLDS, save_pair
 
-from di4c_cli.teacher.convert import convert
+from di4c_cli.convert import convert
 
 GOLDEN = Path(__file__).parent / "golden"
 

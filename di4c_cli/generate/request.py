@@ -1,4 +1,4 @@
-"""What was asked for, checked and loaded: which model, which settings, which labels and given symbols."""
+"""A sampling request, checked and loaded: which model, which plan, which labels and given symbols."""
 
 from __future__ import annotations
 
@@ -10,19 +10,22 @@ from typing import TYPE_CHECKING, Any
 from di4c_cli import embedded
 from di4c_cli.errors import UserError
 from di4c_cli.generate import prompt
-from di4c_cli.sampler.settings import Settings, resolve
+from di4c_cli.sampler.plan import SamplingPlan, check_ranges
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from di4c_cli.model import Model
+    from di4c_cli.sampler.loop import OnStep
+
+# Functions here import torch and di4c_cli.model themselves: mistakes in flags are told without waiting for torch.
 
 Say = Callable[[str], None]
 
 
 @dataclass
-class Request:
-    """The flags of `di4c sample`; None is not asking. `options` are fields of `sampler.settings.Settings`."""
+class SampleRequest:
+    """The flags of `di4c sample`; None is not given. `options` are fields of `sampler.plan.SamplingPlan`."""
 
     student: str | None = None
     teacher: str | None = None
@@ -38,12 +41,12 @@ class Request:
 
 
 @dataclass
-class Prepared:
-    """Everything checked; `draw` does the work. `labels` repeat over the samples, `given` is `(D,)`."""
+class PreparedSample:
+    """A request that is checked and loaded. `labels` repeat over the samples, `given` is `(D,)`."""
 
     model: Model
     teacher: Model | None
-    settings: Settings
+    plan: SamplingPlan
     n: int
     seed: int
     labels: list[int] | None
@@ -54,11 +57,14 @@ class Prepared:
         return self.model.denoiser.length
 
     def draw(
-        self, first: int, count: int, batch_size: int | None = None, watch: Callable[..., None] | None = None
+        self,
+        first: int,
+        count: int,
+        batch_size: int | None = None,
+        on_step: OnStep | None = None,
+        advance: Callable[[int], None] = lambda count: None,
     ) -> Tensor:
         """Samples number `first` … as `(count, D)`."""
-        from dataclasses import asdict
-
         labels = self.labels
         label = None if labels is None else [labels[i % len(labels)] for i in range(first, first + count)]
         return self.model.sample(
@@ -69,18 +75,17 @@ class Prepared:
             first=first,
             given=self.given,
             teacher=None if self.teacher is None else self.teacher.denoiser,
-            watch=watch,
-            **asdict(self.settings),
+            plan=self.plan,
+            on_step=on_step,
+            advance=advance,
         )
 
     def facts(self) -> dict[str, Any]:
-        """How the samples came about, for every result."""
+        """How the samples were drawn, for every result."""
         import torch
 
-        facts = {"model": self.model.name, "seed": self.seed, "n": self.n, **self.settings.named()}
+        facts = {"model": self.model.name, "seed": self.seed, "n": self.n, **self.plan.settings()}
         facts["device"], facts["threads"] = str(self.model.denoiser.device), torch.get_num_threads()
-        facts["tile"] = self.settings.tile_for(self.length)
-        facts["head_rows"] = self.settings.head_rows_for(self.model.denoiser.symbols)
         facts["labels"] = self.labels
         facts["given"] = 0 if self.given is None else int((self.given >= 0).sum())
         if self.teacher is not None:
@@ -88,58 +93,52 @@ class Prepared:
         return facts
 
     def sentence(self) -> str:
-        """The same for people."""
-        named = self.settings.named()
+        """The same as one line of text."""
+        settings = self.plan.settings()
         parts = [
-            f"{self.settings.sampler} sampler",
-            "1 step" if self.settings.steps == 1 else f"{self.settings.steps} steps",
-            f"{named['dtype']} draws",
+            f"{self.plan.sampler} sampler",
+            "1 step" if self.plan.steps == 1 else f"{self.plan.steps} steps",
+            f"{self.plan.dtype} draws",
         ]
         for key in ("guidance", "temperature", "top_p", "hybrid", "corrector"):
-            if key in named:
-                parts.append(f"{key.replace('_', '-')} {named[key]:g}")
+            if key in settings:
+                parts.append(f"{key.replace('_', '-')} {settings[key]:g}")
         return f"{self.n} from {self.model.name}: {', '.join(parts)}, seed {self.seed}."
 
 
-def prepare(request: Request, say: Say) -> Prepared:
+def prepare(request: SampleRequest, say: Say) -> PreparedSample:
     """Check a request and load what it needs. Mistakes in flags are found before anything is loaded."""
-    asked = {key: value for key, value in request.options.items() if value is not None}
-    # with no --steps any --hybrid may fit; the model's own number is looked at when it is known
-    Settings(**{"steps": 10**6 if request.steps is None else request.steps, **asked})
+    import torch
+
+    flags = {"steps": request.steps, **request.options}
+    check_ranges(flags)
     if request.n is not None and request.n < 1:
         raise UserError(f"{request.n} samples are too few.", "Use -n 1 or more.")
     texts = _texts(request)
-    model, alone = _model(request, asked.get("hybrid"), say)
-    guidance = asked.get("guidance", model.config.sampling.guidance)
-    labels = parse_labels(request.label, model.config.labels, guidance)
-    length = model.denoiser.length
-    settings = resolve(model.config.sampling, length, request.steps, labels is not None, **asked)
-    teacher = _helper(request, model, alone, settings.hybrid)
+    model, alone = _model(request, flags.get("hybrid"), say)
+    guidance = flags.get("guidance")
+    labels = parse_labels(
+        request.label, model.config.labels, model.config.sampling.guidance if guidance is None else guidance
+    )
+    plan = model.plan(labels is not None, **flags)
+    teacher = _teacher(request, model, alone, plan.hybrid)
     given = _given(texts, model)
-    _check(model, settings, labels, given, teacher)
+    # the sampling loop checks its inputs too, but only after the first file is written
+    plan.check_inputs(
+        model.denoiser,
+        1 if labels is None else len(labels),
+        None if labels is None else torch.tensor(labels),
+        None if given is None else given.expand(1 if labels is None else len(labels), -1),
+        None if teacher is None else teacher.denoiser,
+    )
     n = request.n or (1 if model.codec.kind in ("text", "none") else 16)
-    return Prepared(model, teacher, settings, n, request.seed, labels, given)
-
-
-def _check(
-    model: Model, settings: Settings, labels: list[int] | None, given: Tensor | None, teacher: Model | None
-) -> None:
-    """What the sampler would refuse, before the first file is written."""
-    import torch
-
-    from di4c_cli.sampler.check import check
-
-    label = None if labels is None else torch.tensor(labels)
-    batch = 1 if label is None else len(label)
-    rows = None if given is None else given.expand(batch, -1)
-    taught = None if teacher is None else teacher.denoiser
-    check(model.denoiser, settings, batch, label, rows, model.denoiser.length, taught)
+    return PreparedSample(model, teacher, plan, n, request.seed, labels, given)
 
 
 def parse_labels(text: str | None, classes: int | None, guidance: float) -> list[int] | None:
     """`3`, `0,1,2`, `all` or `none` as labels to repeat over the samples; None is unconditional.
 
-    Without a word a guided model gets each class in turn, any other is unconditional.
+    Without --label a guided model gets each class in turn, any other is unconditional.
     """
     if text is None:
         return list(range(classes)) if classes and guidance else None
@@ -152,15 +151,15 @@ def parse_labels(text: str | None, classes: int | None, guidance: float) -> list
     try:
         labels = [int(word) for word in text.split(",")]
     except ValueError:
-        raise UserError(f"--label {text} is no number.", "Use e.g. 3, 0,1,2, all or none.") from None
+        raise UserError(f"--label {text} is not a number.", "Use e.g. 3, 0,1,2, all or none.") from None
     for label in labels:
         if not 0 <= label < classes:
             raise UserError(f"Label {label} is out of range.", f"Labels go from 0 to {classes - 1}.")
     return labels
 
 
-def _texts(request: Request) -> tuple[str, str] | None:
-    """The kind and content of what is given; at most one of the three flags."""
+def _texts(request: SampleRequest) -> tuple[str, str] | None:
+    """The kind and content of the given text; at most one of the three flags."""
     named = [request.prompt is not None, request.prompt_file is not None, request.infill is not None]
     if sum(named) > 1:
         raise UserError("--prompt, --prompt-file and --infill exclude each other.", "Use one of them.")
@@ -185,7 +184,7 @@ def _given(texts: tuple[str, str] | None, model: Model) -> Tensor | None:
     return torch.tensor(ids, dtype=torch.long)
 
 
-def _model(request: Request, hybrid: int | None, say: Say) -> tuple[Model, bool]:
+def _model(request: SampleRequest, hybrid: int | None, say: Say) -> tuple[Model, bool]:
     """The model that samples, and whether it is the one that --teacher names, all by itself."""
     from di4c_cli.model import load
 
@@ -195,8 +194,8 @@ def _model(request: Request, hybrid: int | None, say: Say) -> tuple[Model, bool]
     return load(ref, device=choose_device(request.device)), alone
 
 
-def _helper(request: Request, model: Model, alone: bool, hybrid: int) -> Model | None:
-    """In a hybrid the teacher that finishes; a student may teach, and it may only lead."""
+def _teacher(request: SampleRequest, model: Model, alone: bool, hybrid: int) -> Model | None:
+    """The teacher that makes the last steps of a hybrid; it may be a student itself."""
     from di4c_cli.model import load
 
     if request.teacher is None or alone:
@@ -207,7 +206,7 @@ def _helper(request: Request, model: Model, alone: bool, hybrid: int) -> Model |
 
 
 def default_model(say: Say) -> str:
-    """The newest run here, else the embedded student; says which."""
+    """The newest run here, else the embedded student; `say` is told which."""
     from di4c_cli.model import newest_run
 
     run = newest_run()
@@ -219,7 +218,7 @@ def default_model(say: Say) -> str:
 
 
 def choose_device(name: str | None) -> str:
-    """The device asked for if it exists; else CUDA or the CPU."""
+    """The named device if it exists; without a name CUDA or the CPU."""
     import torch
 
     if name is None:

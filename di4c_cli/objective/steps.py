@@ -10,8 +10,7 @@ from di4c_cli.errors import UserError
 from di4c_cli.noise import Noise
 from di4c_cli.objective.times import Moments
 from di4c_cli.process import Masked
-from di4c_cli.sampler.confidence import confidence_step
-from di4c_cli.sampler.grid import counts_between, gumbel_scale
+from di4c_cli.sampler.confidence import confidence_step, counts_between, gumbel_scale
 
 
 def repeat(x: Tensor, count: int) -> Tensor:

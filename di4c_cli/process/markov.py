@@ -7,8 +7,8 @@ from abc import abstractmethod
 import torch
 from torch import Tensor
 
-from di4c_cli.draw import categorical
-from di4c_cli.process.base import Process, RowLogProbs, all_rows
+from di4c_cli.draw import RowLogProbs, SymbolDraw, categorical
+from di4c_cli.process.base import Process, all_rows
 
 
 class Markov(Process):
@@ -41,7 +41,7 @@ class Markov(Process):
         q_t0 = self.transition(zero, t) + eps if eps else q_s0 @ q_ts
         dtype = q_t0.dtype
         into = self._rows(q_t0.transpose(1, 2), x_t)  # (B, D, S): q_{t|0}(x_t | x0)
-        # x0 that cannot reach x_t has no posterior weight; without the guard 0/0 would poison the sum
+        # an x0 that cannot reach x_t has no posterior weight; without the guard 0/0 would make the sum NaN
         ratio = torch.where(into > 0, p0.to(dtype) / into.clamp_min(torch.finfo(dtype).tiny), 0.0)
         back = self._rows(q_ts.transpose(1, 2), x_t)  # (B, D, S): q_{t|s}(x_t | x_s)
         weight = back * (ratio @ q_s0)
@@ -52,20 +52,15 @@ class Markov(Process):
         )
 
     def step(
-        self,
-        log_probs: RowLogProbs,
-        x_t: Tensor,
-        t: Tensor,
-        s: Tensor,
-        uniform: Tensor,
-        dtype: torch.dtype = torch.float64,
+        self, draw: SymbolDraw | RowLogProbs, x_t: Tensor, t: Tensor, s: Tensor, uniform: Tensor
     ) -> Tensor:
+        draw = SymbolDraw.of(draw)
         b, d = all_rows(x_t)
-        p0 = log_probs(b, d).to(uniform.dtype).softmax(-1).view(*x_t.shape, self.symbols)
+        p0 = draw.log_probs(b, d).to(uniform.dtype).softmax(-1).view(*x_t.shape, self.symbols)
         log_p = self.posterior(p0, x_t, t, s).log()
         many = uniform.shape[1:-2]
         spread = log_p.view(len(x_t), *[1] * len(many), *log_p.shape[1:]).expand(*uniform.shape[:-1], -1)
-        return categorical(spread, uniform[..., 1], dtype)
+        return categorical(spread, uniform[..., 1], draw.dtype)
 
     @staticmethod
     def _rows(matrix: Tensor, x: Tensor) -> Tensor:

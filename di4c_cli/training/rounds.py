@@ -189,7 +189,7 @@ class Run:
         """Train one round from its last checkpoint, if there is one, and write its student."""
         teacher = self.teacher
         if number > 1:
-            teacher = load_folder(self.folder.round_student(number - 1)).taught_by(self.teacher)
+            teacher = load_folder(self.folder.round_student(number - 1)).with_teacher(self.teacher)
         source = self.source if number == 1 else self._open(number, teacher)
         config = student_config(teacher, self.recipe, number)
         config.provenance["data"] = getattr(source, "origin", config.provenance["data"])
@@ -198,7 +198,7 @@ class Run:
         metrics = self._metrics(number, last)
 
         def sample(step: int, tensors: dict[str, Tensor]) -> None:
-            model = averaged(config, tensors, teacher.folder).taught_by(self.teacher)
+            model = averaged(config, tensors, teacher.folder).with_teacher(self.teacher)
             write_samples(
                 model.to(self.accelerator.device), self.folder.samples, number, step, self.recipe.seed
             )

@@ -28,7 +28,7 @@ from typer.testing import CliRunner
 
 from di4c_cli import load
 from di4c_cli.cli.app import app
-from di4c_cli.teacher.convert import convert
+from di4c_cli.convert import convert
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 SECONDS, MEGABYTES = 10.0, 2048

@@ -7,8 +7,9 @@ from typing import Any
 
 from torch import Tensor
 
-from di4c_cli.config import LatentConfig, ModelConfig, SamplingDefaults
+from di4c_cli.config import LatentConfig, ModelConfig
 from di4c_cli.errors import UserError
+from di4c_cli.sampler.config import SamplingConfig
 from di4c_cli.teacher import safe
 from di4c_cli.teacher.bundle import Bundle, Options, strip
 from di4c_cli.teacher.formats import vqgan
@@ -61,7 +62,7 @@ def read(source: Source, options: Options, find_tokenizer: FindTokenizer | None 
         latent=LatentConfig(dim=1, inject="token", features="sinusoid") if student else None,
         labels=network["labels"],
         codec={"type": "none"} if tokenizer is None else tokenizer.codec,
-        sampling=SamplingDefaults(sampler="confidence", steps=STEPS, guidance=GUIDANCE, tile=16),
+        sampling=SamplingConfig(sampler="confidence", steps=STEPS, guidance=GUIDANCE, tile=16),
         provenance={**source.origin, "format": NAME},
     )
     return Bundle(

@@ -7,8 +7,9 @@ from typing import Any
 
 from torch import Tensor
 
-from di4c_cli.config import LatentConfig, ModelConfig, SamplingDefaults
+from di4c_cli.config import LatentConfig, ModelConfig
 from di4c_cli.errors import UserError
+from di4c_cli.sampler.config import SamplingConfig
 from di4c_cli.teacher import safe
 from di4c_cli.teacher.bundle import Bundle, Options, require, strip
 from di4c_cli.teacher.source import Source
@@ -89,7 +90,7 @@ def read(source: Source, options: Options) -> Bundle:
         process=process,
         latent=latent,
         codec={"type": "pixels", "shape": network["shape"], "levels": network["symbols"]},
-        sampling=SamplingDefaults(grid="pixels", last="argmax", steps=STEPS, tile=16),
+        sampling=SamplingConfig(grid="pixels", last="argmax", steps=STEPS, tile=16),
         provenance={**source.origin, "format": NAME, "weights": weights},
     )
     return Bundle(config, tensors, path.name, renamed, unused)

@@ -8,7 +8,7 @@ from typing import Any
 
 from di4c_cli import __version__, files
 from di4c_cli.config import FORMAT
-from di4c_cli.teacher import find, read, tell
+from di4c_cli.teacher import find, read
 from di4c_cli.teacher.options import Options, TokenizerOnly
 
 
@@ -25,14 +25,15 @@ def convert(ref: str, target: Path, verbose: bool = False, **options: Any) -> st
 
     from di4c_cli import student
     from di4c_cli.card import model_card
+    from di4c_cli.model import from_bundle, print_account
 
-    model = bundle.model()
+    model = from_bundle(bundle)
     if model.codec_file is not None:
         _ = model.codec  # nothing is written whose decoder cannot be read
     model.config.provenance |= {"di4c": __version__, "torch": str(torch.__version__)}
     student.save_folder(target, model.config, model.denoiser, model_card(model.config), model.codec_file)
     assert model.account is not None
-    tell(model.account, verbose)
+    print_account(model, verbose)
     size = sum(parameter.numel() for parameter in model.denoiser.network.parameters())
     told = ", ".join(f"{count} {status}" for status, count in model.account.counts.items())
     network = model.config.network["type"]
