@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from di4c_cli import codec, hub, student
+from di4c_cli import codec, student
 from di4c_cli.account import Account
 from di4c_cli.config import ModelConfig
 from di4c_cli.denoiser import Denoiser
@@ -23,8 +21,6 @@ from di4c_cli.lineage import find_teacher, recorded_teacher
 from di4c_cli.noise import Noise
 from di4c_cli.sampler.loop import OnStep, sample_many
 from di4c_cli.sampler.plan import SamplingPlan
-from di4c_cli.teacher import read
-from di4c_cli.teacher.bundle import Bundle
 
 
 class Model:
@@ -178,35 +174,14 @@ class Model:
         return self.codec.decode(x)
 
 
-def load(ref: str, device: torch.device | str = "cpu", verbose: bool = False, **options: Any) -> Model:
+def load(ref: str, device: torch.device | str = "cpu", **options: Any) -> Model:
     """A teacher or student by name, Hub id (`user/name@revision`), folder or file.
 
-    `tiny-digits` is the embedded teacher, `tiny-digits-student` its student. `verbose` prints what became of every
-    tensor. Options are those of `teacher.read`.
+    `tiny-digits` is the embedded teacher, `tiny-digits-student` its student.
     """
-    model = from_bundle(read(ref, **options))
-    print_account(model, verbose)
-    return model.to(device)
+    from di4c_cli.teacher import resolve  # knows Model
 
-
-def from_bundle(bundle: Bundle) -> Model:
-    """The model of a bundle: its network is built and filled, every tensor accounted for."""
-    try:
-        denoiser, account = student.assemble(
-            bundle.config, bundle.tensors, bundle.where, bundle.renamed, bundle.unused
-        )
-    except UserError as error:
-        raise hub.blame(error, bundle.cached) from error
-    return Model(bundle.config, denoiser, bundle.folder, account, bundle.codec_tensors)
-
-
-def print_account(model: Model, verbose: bool) -> None:
-    """Print what became of every tensor, or log it (`di4c --verbose` shows the log)."""
-    text = "\n".join(model.account.lines()) if model.account is not None else ""
-    if verbose and text:
-        print(text, file=sys.stderr)
-    elif text:
-        logging.getLogger(__name__).info(text)
+    return resolve(ref, **options).to(device)
 
 
 def load_folder(folder: Path) -> Model:

@@ -17,9 +17,10 @@ from torch import Tensor, nn
 
 from di4c_cli import files, limits, network, process
 from di4c_cli.account import Account
-from di4c_cli.config import FORMAT, ModelConfig
-from di4c_cli.denoiser import Denoiser, Latent
+from di4c_cli.config import FORMAT, ModelConfig, upgrade_tensor
+from di4c_cli.denoiser import Denoiser
 from di4c_cli.errors import UserError
+from di4c_cli.latent.prior import LatentPrior
 from di4c_cli.network.base import Network
 
 MAX_CONFIG = 2 * 2**20
@@ -33,7 +34,7 @@ def build_network(config: ModelConfig) -> nn.Module:
     limits.check(config)
     settings = dict(config.network)
     if config.latent is not None:
-        settings["latent"] = config.latent.model_dump(exclude_none=True)
+        settings["latent"] = config.latent
     try:
         return network.build(settings)
     except (TypeError, ValueError, RuntimeError, ArithmeticError, LookupError, AttributeError) as error:
@@ -51,7 +52,7 @@ def _dress(net: nn.Module, config: ModelConfig) -> Denoiser:
     latent = None
     if (given := config.latent) is not None:
         places = cast(Network, net).length if given.inject == "local" else 1
-        latent = Latent(given.dim, given.distribution, places)
+        latent = LatentPrior(given.dim, given.distribution, places)
     try:
         forward = process.build(config.process)
     except (ValueError, RuntimeError, ArithmeticError) as error:
@@ -166,7 +167,10 @@ def read_shapes(path: Path) -> dict[str, Tensor]:
     try:
         with safe_open(path, framework="pt") as file:
             names = list(file.keys())
-            return {name: torch.empty(file.get_slice(name).get_shape(), device="meta") for name in names}
+            return {
+                upgrade_tensor(name): torch.empty(file.get_slice(name).get_shape(), device="meta")
+                for name in names
+            }
     except (SafetensorError, OSError, ValueError, RuntimeError, TypeError, AttributeError) as error:
         raise UserError(f"{path} is not a readable safetensors file: {error}.", "Fetch it again.") from error
 
@@ -177,7 +181,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         raise UserError(f"{path} is larger than this machine's memory.", "Use a machine that can hold it.")
     try:
         with safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+            return {upgrade_tensor(name): file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
     except (SafetensorError, OSError, ValueError, RuntimeError, TypeError, AttributeError) as error:
         raise UserError(f"{path} is not a readable safetensors file: {error}.", "Fetch it again.") from error
 

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from di4c_cli.config import LatentConfig, ModelConfig
+from di4c_cli.config import ModelConfig
 from di4c_cli.errors import UserError
+from di4c_cli.latent.config import LatentConfig
 from di4c_cli.sampler.config import SamplingConfig
 from di4c_cli.sampler.plan import SamplingPlan
 

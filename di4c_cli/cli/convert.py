@@ -50,7 +50,7 @@ def convert(
 
 
 def _convert(source: str, target: Path, options: dict[str, Any], force: bool, verbose: bool) -> None:
-    from di4c_cli.convert import convert as write
+    from di4c_cli.teacher.convert import convert as write
 
     _check_target(target, force)
     here = target.exists() and target.samefile(Path.cwd())

@@ -1,7 +1,9 @@
-"""Names to bundles: embedded models, names of the registry, Hub ids, folders and files of every known format."""
+"""Names to models: embedded ones, names of the registry, Hub ids, folders and files of every known format."""
 
 from __future__ import annotations
 
+import logging
+import sys
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,17 +14,36 @@ from di4c_cli.teacher import plugins, registry
 from di4c_cli.teacher.options import Options
 
 if TYPE_CHECKING:
+    from di4c_cli.account import Account
+    from di4c_cli.model import Model
     from di4c_cli.teacher.bundle import Bundle
     from di4c_cli.teacher.formats.vqgan import Tokenizer
     from di4c_cli.teacher.source import Source
 
 
-def read(ref: str, **options: Any) -> Bundle:
-    """What a reference names, before its network is built.
+def resolve(ref: str, verbose: bool = False, **options: Any) -> Model:
+    """The model a reference names; `verbose` prints what became of every tensor.
 
-    Options are those of `teacher.options.Options`: `weights`, `heads`, `codes`, `length`, `vqgan`, `config`,
+    Options are those of `teacher.bundle.Options`: `weights`, `heads`, `codes`, `length`, `vqgan`, `config`,
     `tokenizer`, `offline`.
     """
+    model = read(ref, **options).model()
+    if model.account is not None:
+        tell(model.account, verbose)
+    return model
+
+
+def tell(account: Account, verbose: bool) -> None:
+    """Print the account if it was asked for; `di4c --verbose` asks for that of every model."""
+    text = "\n".join(account.lines())
+    if verbose:
+        print(text, file=sys.stderr)
+    else:
+        logging.getLogger(__name__).info(text)
+
+
+def read(ref: str, **options: Any) -> Bundle:
+    """What a reference names, before its network is built."""
     known = Options.__dataclass_fields__
     for name in options:
         if name not in known:

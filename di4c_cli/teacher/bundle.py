@@ -8,8 +8,10 @@ from typing import Any
 
 from torch import Tensor
 
+from di4c_cli import hub, student
 from di4c_cli.config import ModelConfig
 from di4c_cli.errors import UserError
+from di4c_cli.model import Model
 from di4c_cli.teacher.options import Options
 
 __all__ = ["Bundle", "Options", "require", "strip"]
@@ -28,6 +30,16 @@ class Bundle:
     codec_tensors: dict[str, Tensor] | None = None
     cached: list[Path] = field(default_factory=list)
     """Files of the Hub's cache that this was read from."""
+
+    def model(self) -> Model:
+        """Build the network and fill it; every tensor is accounted for."""
+        try:
+            denoiser, account = student.assemble(
+                self.config, self.tensors, self.where, self.renamed, self.unused
+            )
+        except UserError as error:
+            raise hub.blame(error, self.cached) from error
+        return Model(self.config, denoiser, self.folder, account, self.codec_tensors)
 
 
 def strip(

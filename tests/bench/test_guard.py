@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.main import get_command
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-import guard
-
+from benchmarks import guard
 from di4c_cli.cli.app import app
 
 SMALL: dict[str, Any] = {

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from standin import BRANCH, GOLDEN, Fault, Run, StandIn, leftovers
 
 from di4c_cli import hub as client
 from di4c_cli import load
 from di4c_cli.errors import Di4cError, Failure, UserError
+from tests.helpers.standin import BRANCH, GOLDEN, Fault, Run, StandIn, leftovers
 
 X = torch.full((2, 24), 97)
 
@@ -172,7 +172,7 @@ def test_a_codec_file_cannot_lead_elsewhere(hub: StandIn, here: Path, tmp_path: 
     """`config.json` of a stranger names a file outside its repository."""
     import json
 
-    from di4c_cli.convert import convert
+    from di4c_cli.teacher.convert import convert
 
     convert(str(GOLDEN / "sdtt"), tmp_path / "out")
     tree = json.loads((tmp_path / "out" / "config.json").read_text())
@@ -211,8 +211,8 @@ def weights_fetched(hub: StandIn) -> list[str]:
 
 def test_a_dry_run_of_a_hub_id_fetches_no_weights(hub: StandIn, here: Path, tmp_path: Path) -> None:
     from di4c_cli import recipe_file
-    from di4c_cli.convert import convert
     from di4c_cli.teacher import registry
+    from di4c_cli.teacher.convert import convert
     from di4c_cli.training.dry_run import preview
 
     convert(str(GOLDEN / "sdtt"), tmp_path / "own")

@@ -10,7 +10,6 @@ import pytest
 import torch
 from hypothesis import given as cases
 from hypothesis import strategies as st
-from sampler_table import tabulated
 
 from di4c_cli.denoiser import Denoiser
 from di4c_cli.errors import UserError
@@ -19,6 +18,7 @@ from di4c_cli.process import Masked
 from di4c_cli.sampler.config import HandoffConfig, SamplingConfig
 from di4c_cli.sampler.loop import sample_batch, sample_many
 from di4c_cli.sampler.plan import SamplingPlan, check_ranges, default_head_rows
+from tests.helpers.sampler_table import tabulated
 
 EDGES: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"steps": 1}, {"steps": 0}),

@@ -11,10 +11,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from di4c_cli import load
-from di4c_cli.convert import convert
 from di4c_cli.errors import UserError
 from di4c_cli.model import Model
 from di4c_cli.teacher import read, recipe_of, safe
+from di4c_cli.teacher.convert import convert
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "sdtt": ("sdtt", {}),

@@ -7,8 +7,9 @@ from typing import Any
 
 from torch import Tensor
 
-from di4c_cli.config import LatentConfig, ModelConfig
+from di4c_cli.config import ModelConfig
 from di4c_cli.errors import UserError
+from di4c_cli.latent.config import LatentConfig
 from di4c_cli.sampler.config import SamplingConfig
 from di4c_cli.teacher import safe
 from di4c_cli.teacher.bundle import Bundle, Options, strip

@@ -1,0 +1,25 @@
+"""A small run in float64, alone or launched: `python -m tests.helpers.float64_run TEACHER OUT STEPS [MICRO]`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+
+from di4c_cli.training.rounds import Options, distill
+from tests.helpers.small_run import small_recipe
+
+
+def main(teacher: str, out: str, steps: str, micro: str = "4") -> None:
+    recipe = small_recipe(
+        teacher,
+        training__iterations=int(steps),
+        training__checkpoint_every=100,
+        training__micro_batch=int(micro),
+    )
+    distill(recipe, Path(out), Options(dtype=torch.float64))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
