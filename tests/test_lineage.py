@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from di4c_cli.training.make_student import student_config
 from typer.testing import CliRunner
 
 import di4c_cli
@@ -20,6 +19,7 @@ from di4c_cli.recipe_file import read
 from di4c_cli.sampler.config import HandoffConfig
 from di4c_cli.teacher import registry
 from di4c_cli.training.run_folder import RunFolder
+from di4c_cli.training.student_init import student_config
 from tests.helpers.small_models import save_pair, small_model
 
 

@@ -17,7 +17,8 @@ from di4c_cli.bench import textbook
 from di4c_cli.bench.contenders import SHAPES, Contest, from_shape
 from di4c_cli.bench.latency import describe, interleaved, measure, paired_ratio, quantile
 from di4c_cli.cli.app import app
-from di4c_cli.denoiser import Denoiser, Latent
+from di4c_cli.denoiser import Denoiser
+from di4c_cli.latent.prior import LatentPrior
 from di4c_cli.network import build
 from di4c_cli.process import Gaussian, Masked
 from di4c_cli.sampler.plan import SamplingPlan
@@ -28,7 +29,7 @@ SIZES = {"length": 8, "width": 16, "depth": 1, "heads": 2, "mlp": 16, "labels": 
 def tiny(latent: bool) -> Denoiser:
     torch.manual_seed(0)
     net = build({"type": "maskgit", "symbols": 6, **SIZES, "latent": {"dim": 1} if latent else None})
-    return Denoiser(net, Masked(6), Latent() if latent else None, labels=3).eval()
+    return Denoiser(net, Masked(6), LatentPrior() if latent else None, labels=3).eval()
 
 
 def test_sides_take_turns_and_warm_up_is_thrown_away() -> None:
@@ -88,7 +89,7 @@ def test_textbook_samplers_end_filled() -> None:
         x = textbook.sample(tiny(True), SamplingPlan(steps=3, **way), 5)  # type: ignore[arg-type]
         assert x.shape == (5, 8) and int(x.max()) < 6
     net = build({"type": "maskgit", "symbols": 6, **SIZES, "latent": {"dim": 4, "distribution": "normal"}})
-    wide = Denoiser(net, Masked(6), Latent(4, "normal"), labels=3)
+    wide = Denoiser(net, Masked(6), LatentPrior(4, "normal"), labels=3)
     assert textbook.sample(wide, SamplingPlan(steps=2), 5).shape == (5, 8)
     sizes = {"channels": 8, "multipliers": [1, 2], "blocks": 1, "attention": [1], "time_dim": 8}
     net = build({"type": "unet", "symbols": 6, "shape": [1, 4, 4], **sizes})

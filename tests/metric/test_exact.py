@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from di4c_cli import network, process
-from di4c_cli.denoiser import Denoiser, Latent
+from di4c_cli.denoiser import Denoiser
 from di4c_cli.errors import UserError
+from di4c_cli.latent.prior import LatentPrior
 from di4c_cli.metric.exact import divergence, empirical, enumerable, states, step_law, total_variation
 from di4c_cli.noise import Noise
 from di4c_cli.sampler.loop import sample_batch
@@ -33,7 +34,7 @@ def _denoiser(latent: bool, length: int = 3, symbols: int = 3) -> Denoiser:
         for parameter in net.parameters():
             parameter.add_(0.5 * torch.randn_like(parameter))
     masked = process.build({"type": "masked", "symbols": symbols, "schedule": "linear"})
-    return Denoiser(net, masked, Latent() if latent else None).eval().requires_grad_(False)
+    return Denoiser(net, masked, LatentPrior() if latent else None).eval().requires_grad_(False)
 
 
 @pytest.mark.parametrize("latent", [False, True], ids=["product", "mixture"])

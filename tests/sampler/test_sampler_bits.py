@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from di4c_cli import network
-from di4c_cli.denoiser import Denoiser, Latent
+from di4c_cli.denoiser import Denoiser
+from di4c_cli.latent.prior import LatentPrior
 from di4c_cli.noise import Noise
 from di4c_cli.process import Gaussian, Masked
 from di4c_cli.sampler.loop import sample_batch
@@ -22,19 +23,19 @@ COUNT = 16
 def dit() -> Denoiser:
     sizes = {"length": 20, "width": 48, "depth": 2, "heads": 4, "cond_dim": 16}
     net = network.build({"type": "dit", "symbols": 211, **sizes, "latent": {"dim": 1}})
-    return Denoiser(net, Masked(211), Latent())
+    return Denoiser(net, Masked(211), LatentPrior())
 
 
 def maskgit() -> Denoiser:
     sizes = {"length": 16, "width": 48, "depth": 2, "heads": 4, "mlp": 64, "labels": 7}
     net = network.build({"type": "maskgit", "symbols": 40, **sizes, "latent": {"dim": 1}})
-    return Denoiser(net, Masked(40, "arccos"), Latent(), labels=7)
+    return Denoiser(net, Masked(40, "arccos"), LatentPrior(), labels=7)
 
 
 def unet() -> Denoiser:
     sizes = {"channels": 16, "multipliers": [1, 2], "blocks": 1, "attention": [1], "time_dim": 16}
     net = network.build({"type": "unet", "symbols": 24, "shape": [3, 8, 8], **sizes, "latent": {"dim": 1}})
-    return Denoiser(net, Gaussian(24, 4.0, 40.0), Latent())
+    return Denoiser(net, Gaussian(24, 4.0, 40.0), LatentPrior())
 
 
 def built(make: Callable[[], Denoiser]) -> Denoiser:
@@ -48,9 +49,9 @@ def built(make: Callable[[], Denoiser]) -> Denoiser:
 
 def field() -> Denoiser:
     sizes = {"length": 16, "width": 48, "depth": 2, "heads": 4, "mlp": 64, "labels": 7}
-    latent = {"dim": 2, "inject": "local", "distribution": "normal", "law": 8}
+    latent = {"dim": 2, "inject": "local", "distribution": "normal", "prior": "learned", "prior_width": 8}
     net = network.build({"type": "maskgit", "symbols": 40, **sizes, "latent": latent})
-    return Denoiser(net, Masked(40, "arccos"), Latent(2, "normal", 16), labels=7)
+    return Denoiser(net, Masked(40, "arccos"), LatentPrior(2, "normal", 16), labels=7)
 
 
 WAYS: list[tuple[Callable[[], Denoiser], dict[str, Any]]] = [

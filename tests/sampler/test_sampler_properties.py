@@ -9,8 +9,9 @@ from hypothesis import settings as effort
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from di4c_cli.denoiser import Denoiser, Latent
+from di4c_cli.denoiser import Denoiser
 from di4c_cli.errors import UserError
+from di4c_cli.latent.prior import LatentPrior
 from di4c_cli.network import build
 from di4c_cli.noise import Noise
 from di4c_cli.process import SCHEDULES, Gaussian, Masked, Process, Uniform
@@ -38,7 +39,7 @@ class Smooth(nn.Module):
 
 
 def model(process: Process, length: int, mixture: bool) -> Denoiser:
-    return Denoiser(Smooth(process.symbols, length), process, Latent() if mixture else None, labels=4)
+    return Denoiser(Smooth(process.symbols, length), process, LatentPrior() if mixture else None, labels=4)
 
 
 @st.composite
