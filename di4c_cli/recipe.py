@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from di4c_cli.latent.config import StudentLatentConfig
-from di4c_cli.methods import AnyMethodConfig, Di4CConfig
+from di4c_cli.methods import AnyMethodConfig
+from di4c_cli.methods.di4c_config import Di4CConfig
 from di4c_cli.sampler.config import SamplingConfig
 from di4c_cli.schema import Section
 from di4c_cli.training.config import TrainingConfig

@@ -50,7 +50,8 @@ class LatentMlp(nn.Sequential):
 
     def forward(self, lam: Tensor) -> Tensor:
         """λ `(B,)` or `(B, dim)` -> `(B, out)`."""
-        return super().forward(self.features(lam))
+        out: Tensor = super().forward(self.features(lam))  # type: ignore[no-untyped-call]
+        return out
 
     def init_latent(self, kind: str | float = "default", generator: torch.Generator | None = None) -> None:
         """Redraw the weights; the last layer by `kind`: "default", "zero" or the std of a normal draw."""
@@ -88,7 +89,8 @@ class LatentFilm(LatentMlp):
 
     def forward(self, lam: Tensor) -> Tensor:
         """λ `(B,)` or `(B, dim)` -> `(B, depth, parts, width)`."""
-        return super().forward(lam).unflatten(1, self.shape)
+        out: Tensor = super().forward(lam).unflatten(1, self.shape)
+        return out
 
 
 class LatentField(nn.Module):
@@ -129,7 +131,8 @@ class LatentLocal(LatentMlp):
         """λ `(B, length·dim)` -> `(B, length, width)`."""
         if lam.shape[-1] != self.length * self.dim:
             raise ValueError(f"λ has {lam.shape[-1]} numbers a sample instead of {self.length * self.dim}")
-        return super().forward(lam).unflatten(0, (-1, self.length))
+        out: Tensor = super().forward(lam).unflatten(0, (-1, self.length))
+        return out
 
 
 class ConditionedTransformer(nn.Module):

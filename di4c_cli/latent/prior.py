@@ -144,7 +144,8 @@ class LearnedPrior(nn.Module):
         condition = self.time(t[:, None].to(seen.dtype))
         if self.labels:
             condition = condition + self.label(self._label_rows(t, label))
-        return _convolve(self.known, seen) + self.place + condition[:, None]
+        out: Tensor = _convolve(self.known, seen) + self.place + condition[:, None]
+        return out
 
     def conditional_mean(self, t: Tensor, label: Tensor | None) -> Tensor:
         """m `(n, places·dim)`, linear in t for every label; 0 for a model without labels."""
@@ -176,5 +177,5 @@ class LearnedPrior(nn.Module):
         half, centred = math.sqrt(0.5), lam - self.conditional_mean(t, label)[:, None]
         target = centred.detach()
         error = self(half * (target + noise), x_t, t, label) - half * (target - noise)
-        out = error.square().mean((1, 2))
+        out: Tensor = error.square().mean((1, 2))
         return out + centred.square().mean((1, 2)) if self.labels else out

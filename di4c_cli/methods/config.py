@@ -22,6 +22,7 @@ class MethodConfig(Section):
     needs_x0: ClassVar[bool] = False
     """Whether training needs clean samples, so that `data: teacher` draws a pool of them beforehand."""
 
+    name: str
     chunk_mb: float = Field(64.0, gt=0, description="memory of one chunk of logits")
     cache_mb: float = Field(
         256.0, ge=0, description="memory kept between the loss and its gradient; beyond it, recomputed"
