@@ -176,7 +176,7 @@ def _all(prepared: PreparedSample, batch_size: int | None, film: Film | None = N
         size = batch_size or prepared.plan.batch_size(prepared.length)
         batch_size = max(size, min(film.most, prepared.n))
     with progress("samples", prepared.n) as advance:
-        return prepared.draw(0, prepared.n, batch_size, film, advance)
+        return prepared.draw(0, prepared.n, batch_size=batch_size, on_step=film, advance=advance)
 
 
 def _live(prepared: PreparedSample) -> list[str]:

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from di4c_cli.model import Model
-    from di4c_cli.sampler.loop import OnStep
 
 # Functions here import torch and di4c_cli.model themselves: mistakes in flags are told without waiting for torch.
 
@@ -56,29 +55,13 @@ class PreparedSample:
     def length(self) -> int:
         return self.model.denoiser.length
 
-    def draw(
-        self,
-        first: int,
-        count: int,
-        batch_size: int | None = None,
-        on_step: OnStep | None = None,
-        advance: Callable[[int], None] = lambda count: None,
-    ) -> Tensor:
-        """Samples number `first` … as `(count, D)`."""
+    def draw(self, first: int, count: int, **more: Any) -> Tensor:
+        """Samples number `first` … as `(count, D)`; `more` are arguments of `Model.sample`."""
         labels = self.labels
         label = None if labels is None else [labels[i % len(labels)] for i in range(first, first + count)]
-        return self.model.sample(
-            count,
-            seed=self.seed,
-            label=label,
-            batch_size=batch_size,
-            first=first,
-            given=self.given,
-            teacher=None if self.teacher is None else self.teacher.denoiser,
-            plan=self.plan,
-            on_step=on_step,
-            advance=advance,
-        )
+        teacher = None if self.teacher is None else self.teacher.denoiser
+        more |= {"plan": self.plan, "seed": self.seed, "given": self.given, "teacher": teacher}
+        return self.model.sample(count, label=label, first=first, **more)
 
     def facts(self) -> dict[str, Any]:
         """How the samples were drawn, for every result."""
@@ -123,14 +106,9 @@ def prepare(request: SampleRequest, say: Say) -> PreparedSample:
     plan = model.plan(labels is not None, **flags)
     teacher = _teacher(request, model, alone, plan.hybrid)
     given = _given(texts, model)
-    # the sampling loop checks its inputs too, but only after the first file is written
-    plan.check_inputs(
-        model.denoiser,
-        1 if labels is None else len(labels),
-        None if labels is None else torch.tensor(labels),
-        None if given is None else given.expand(1 if labels is None else len(labels), -1),
-        None if teacher is None else teacher.denoiser,
-    )
+    # the sampling loop checks the same, but only after the first file is written
+    helper = None if teacher is None else teacher.denoiser
+    plan.check_inputs(model.denoiser, None if labels is None else torch.tensor(labels), given, helper)
     n = request.n or (1 if model.codec.kind in ("text", "none") else 16)
     return PreparedSample(model, teacher, plan, n, request.seed, labels, given)
 

@@ -71,7 +71,7 @@ def stream(
         count = min(size, prepared.n - first)
         path = folder / f"ids-{first // size:05d}.npy"
         if rows(path) < count:
-            ids = prepared.draw(first, count, batch_size).numpy().astype(narrow)
+            ids = prepared.draw(first, count, batch_size=batch_size).numpy().astype(narrow)
             buffer = io.BytesIO()
             np.save(buffer, ids, allow_pickle=False)
             files.write_bytes(path, buffer.getvalue())

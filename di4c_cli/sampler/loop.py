@@ -40,7 +40,7 @@ def sample_batch(
     `label` (B,) long, -1 = none. `given` (B, D) long: symbols that must appear, -1 where free. Every draw is named
     by sample and step, so samples depend neither on the batch nor on the number of processes.
     """
-    plan.check_inputs(denoiser, len(noise), label, given, teacher)
+    plan.check_inputs(denoiser, label, given, teacher)
     noise = Noise(noise.seed, noise.index, noise.stream, denoiser.device)
     label, given = (None if a is None else a.to(denoiser.device) for a in (label, given))
     process, times = denoiser.process, plan.times()

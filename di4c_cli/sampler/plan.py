@@ -32,24 +32,12 @@ CHOICES: dict[str, tuple[str, ...]] = {
 RANGES: dict[str, tuple[Callable[[float], bool], str, str]] = {
     "steps": (lambda v: v >= 1, "{} sampling steps are too few.", "Use --steps 1 or more."),
     "hybrid": (lambda v: v >= 0, "--hybrid {} is negative.", "Use --hybrid 0 or more."),
-    "temperature": (
-        lambda v: v > 0 and math.isfinite(v),
-        "Temperature {} is not positive and finite.",
-        "Use --temperature above 0.",
-    ),
+    "temperature": (lambda v: 0 < v < math.inf, "Temperature {} is not positive.", "Use a positive number."),
     "top_p": (lambda v: 0 < v <= 1, "top-p {} is not a probability.", "Use --top-p above 0, at most 1."),
     "guidance": (math.isfinite, "Guidance {} is not a number.", "Use a finite --guidance."),
-    "handoff_time": (
-        lambda v: 0 < v < 1,
-        "A first step to time {} is impossible.",
-        "Use a time between 0 and 1.",
-    ),
+    "handoff_time": (lambda v: 0 < v < 1, "Hand-off time {} is impossible.", "Use a time between 0 and 1."),
     "corrector": (lambda v: v >= 0, "{} corrector steps are impossible.", "Use --corrector 0 or more."),
-    "corrector_step": (
-        lambda v: 0 < v <= 1,
-        "Corrector steps of size {} are impossible.",
-        "Use a --corrector-step above 0, at most 1.",
-    ),
+    "corrector_step": (lambda v: 0 < v <= 1, "Corrector step {} is impossible.", "Use a size in (0, 1]."),
     "tile": (lambda v: v >= 0, "A tile of {} samples is impossible.", "Leave --tile out."),
     "head_rows": (lambda v: v >= 1, "The head needs at least one row, not {}.", "Leave head_rows out."),
 }
@@ -152,35 +140,16 @@ class SamplingPlan:
             raise UserError("This model has no class labels.", "Leave --label out.")
 
     def check_inputs(
-        self,
-        denoiser: Denoiser,
-        batch: int,
-        label: Tensor | None,
-        given: Tensor | None,
-        teacher: Denoiser | None,
+        self, denoiser: Denoiser, label: Tensor | None, given: Tensor | None, teacher: Denoiser | None
     ) -> None:
-        """Raise `UserError` unless labels `(batch,)`, given symbols `(batch, D)` and teacher fit the model."""
+        """Raise `UserError` unless labels, given symbols and teacher fit the model."""
         if label is not None:
-            if label.shape != (batch,):
-                raise UserError(
-                    f"{label.numel()} labels do not fit {batch} samples.", "Give one, or one per sample."
-                )
-            low, high = int(label.min()), int(label.max())
-            if low < -1 or high >= (denoiser.labels or 0):
+            low, high, labels = int(label.min()), int(label.max()), denoiser.labels or 0
+            if low < -1 or high >= labels:
                 wrong = low if low < -1 else high
-                raise UserError(
-                    f"Label {wrong} is out of range.", f"Labels go from 0 to {(denoiser.labels or 0) - 1}."
-                )
-        if given is not None:
-            if given.dim() != 2 or len(given) != batch:
-                raise UserError(
-                    f"Given symbols have shape {tuple(given.shape)} for {batch} samples.",
-                    "Give one row per sample, -1 where a position is free.",
-                )
-            if int(given.max()) >= denoiser.symbols or int(given.min()) < -1:
-                raise UserError(
-                    f"A given symbol is outside 0 to {denoiser.symbols - 1}.", "Check the given symbols."
-                )
+                raise UserError(f"Label {wrong} is out of range.", f"Labels go from 0 to {labels - 1}.")
+        if given is not None and not -1 <= int(given.min()) <= int(given.max()) < denoiser.symbols:
+            raise UserError(f"A given symbol is outside 0 to {denoiser.symbols - 1}.", "Use -1 where free.")
         if self.hybrid and teacher is None:
             raise UserError("A hybrid needs the teacher.", "Name it with --teacher, or use --hybrid 0.")
         if self.hybrid and teacher is not None and teacher.process.config != denoiser.process.config:

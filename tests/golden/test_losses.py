@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
-from torch import Tensor
-
 from di4c_cli.objective.core import Core
 from di4c_cli.objective.loss import Objective
 from di4c_cli.objective.problem import Outcome, Problem, Weights
 from di4c_cli.objective.settings import Alpha, Delta, Settings, Span
 from di4c_cli.objective.times import Moments, alpha_at
+from safetensors.torch import load_file
+from torch import Tensor
+
 from di4c_cli.process import Masked, Process
 from tests.helpers.tables import Everything, flat, ones, stored
 

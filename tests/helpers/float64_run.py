@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 import torch
-
 from di4c_cli.training.rounds import Options, distill
+
 from tests.helpers.small_run import small_recipe
 
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator, DistributedType
+from di4c_cli.training.rounds import Options, distill
 from torch.distributed.fsdp import fully_shard
 
-from di4c_cli.training.rounds import Options, distill
 from tests.helpers.small_run import small_recipe
 
 

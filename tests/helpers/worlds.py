@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from di4c_cli.objective.problem import Problem, Weights
 from torch import Tensor
 
 from di4c_cli.denoiser import Denoiser, Latent, Prediction
 from di4c_cli.network import build
-from di4c_cli.objective.problem import Problem, Weights
 from di4c_cli.process import Gaussian, Masked, Process
 
 BATCH, LATENTS = 3, 4

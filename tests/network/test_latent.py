@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 import torch
+from di4c_cli.network.latent import LatentEmbedding, LatentFilm, LatentLocal, latent_settings, sinusoid
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from di4c_cli.errors import UserError
 from di4c_cli.network import build
 from di4c_cli.network.dit import DiT
-from di4c_cli.network.latent import LatentEmbedding, LatentFilm, LatentLocal, latent_settings, sinusoid
 
 SEED = 7
 

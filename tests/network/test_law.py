@@ -6,13 +6,13 @@ import math
 
 import pytest
 import torch
+from di4c_cli.network.latent import latent_settings
+from di4c_cli.network.law import DEPTH, POSITIONS, REACH, ROWS, LatentLaw
 from torch import Tensor
 
 from di4c_cli.denoiser import Denoiser, Latent
 from di4c_cli.errors import UserError
 from di4c_cli.network import build
-from di4c_cli.network.latent import latent_settings
-from di4c_cli.network.law import DEPTH, POSITIONS, REACH, ROWS, LatentLaw
 from di4c_cli.noise import Noise
 from di4c_cli.process import Masked
 

@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 import torch
+from di4c_cli.objective.core import Core
+from di4c_cli.objective.problem import Outcome, Problem, Weights
 from torch import Tensor
 
 from di4c_cli.denoiser import Denoiser, Prediction
-from di4c_cli.objective.core import Core
-from di4c_cli.objective.problem import Outcome, Problem, Weights
 from tests.helpers.enumerable import (
     DATA,
     LENGTH,

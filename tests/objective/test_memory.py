@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
-
-from di4c_cli.noise import Noise
 from di4c_cli.objective.core import Chunk, Core
 from di4c_cli.objective.problem import Outcome, Weights
 from di4c_cli.objective.steps import analytical
 from di4c_cli.objective.targets import NEAR, averaged, groups
 from di4c_cli.objective.times import Moments
+from torch import Tensor
+
+from di4c_cli.noise import Noise
 from di4c_cli.process import Masked
 from tests.helpers.tables import stored
 from tests.helpers.worlds import BATCH, LATENTS, case, denoiser

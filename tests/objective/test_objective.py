@@ -9,6 +9,12 @@ from typing import Any
 
 import pytest
 import torch
+from di4c_cli.objective.fused import evaluate
+from di4c_cli.objective.loss import Case, Loss, Objective
+from di4c_cli.objective.reference import draw_reference, trajectory
+from di4c_cli.objective.settings import Alpha, Delta, PosteriorSettings, Settings, Step, Times
+from di4c_cli.objective.steps import confident, teacher_predictions
+from di4c_cli.objective.times import Moments, alpha_at, draw_moments
 from scipy import stats
 from torch import Tensor
 
@@ -17,12 +23,6 @@ from di4c_cli.data.batch import Batch
 from di4c_cli.denoiser import Denoiser
 from di4c_cli.errors import UserError
 from di4c_cli.noise import Noise
-from di4c_cli.objective.fused import evaluate
-from di4c_cli.objective.loss import Case, Loss, Objective
-from di4c_cli.objective.reference import draw_reference, trajectory
-from di4c_cli.objective.settings import Alpha, Delta, PosteriorSettings, Settings, Step, Times
-from di4c_cli.objective.steps import confident, teacher_predictions
-from di4c_cli.objective.times import Moments, alpha_at, draw_moments
 from tests.helpers.enumerable import (
     DATA,
     LENGTH,

@@ -8,6 +8,9 @@ from itertools import product
 
 import pytest
 import torch
+from di4c_cli.objective.loss import Loss, Objective
+from di4c_cli.objective.posterior import LESSONS, LESSONS_LOCAL, Posterior, divergence, price
+from di4c_cli.objective.settings import Alpha, PosteriorSettings, Settings, Span, Times
 from torch import Tensor
 
 from di4c_cli.data.batch import Batch
@@ -15,9 +18,6 @@ from di4c_cli.denoiser import Denoiser, Latent
 from di4c_cli.errors import UserError
 from di4c_cli.network import build
 from di4c_cli.noise import Noise
-from di4c_cli.objective.loss import Loss, Objective
-from di4c_cli.objective.posterior import LESSONS, LESSONS_LOCAL, Posterior, divergence, price
-from di4c_cli.objective.settings import Alpha, PosteriorSettings, Settings, Span, Times
 from di4c_cli.process import Gaussian, Masked
 from tests.helpers.worlds import NETWORKS, scatter
 

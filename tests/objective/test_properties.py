@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 import torch
+from di4c_cli.objective.core import Core
+from di4c_cli.objective.fused import evaluate
+from di4c_cli.objective.problem import Outcome, Problem, Weights
+from di4c_cli.objective.targets import _first_above, inverse_cdf, product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from di4c_cli.bench.dense import dense_loss
-from di4c_cli.objective.core import Core
-from di4c_cli.objective.fused import evaluate
-from di4c_cli.objective.problem import Outcome, Problem, Weights
-from di4c_cli.objective.targets import _first_above, inverse_cdf, product
 from di4c_cli.process import Masked
 from tests.helpers.tables import stored
 

@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import pytest
 import torch
+from di4c_cli.objective.loss import Objective
+from di4c_cli.objective.settings import Settings, Times
 from torch import Tensor
 
 from di4c_cli import recipe_file
@@ -13,8 +15,6 @@ from di4c_cli.data.batch import Batch
 from di4c_cli.denoiser import Latent
 from di4c_cli.errors import UserError
 from di4c_cli.noise import Noise
-from di4c_cli.objective.loss import Objective
-from di4c_cli.objective.settings import Settings, Times
 from tests.helpers.enumerable import DATA, GRID, LENGTH, SYMBOLS, clean_laws, student, teacher
 
 SETTINGS = Settings(latents=GRID, stratified=True, time=Times(one_share=1.0))

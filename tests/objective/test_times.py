@@ -6,12 +6,12 @@ import math
 
 import pytest
 import torch
+from di4c_cli.objective.settings import Alpha, Delta, Settings, Step, Times
+from di4c_cli.objective.times import alpha_at, draw_moments
 from scipy import stats
 
 from di4c_cli.errors import UserError
 from di4c_cli.noise import Noise
-from di4c_cli.objective.settings import Alpha, Delta, Settings, Step, Times
-from di4c_cli.objective.times import alpha_at, draw_moments
 from di4c_cli.recipe import Objective as Section
 
 MANY = Noise(0, range(8000), "times")

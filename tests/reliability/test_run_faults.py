@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from di4c_cli.training.rounds import Options, distill
 
 from di4c_cli import embedded
 from di4c_cli.cli.console import machine_fault
 from di4c_cli.errors import Failure
 from di4c_cli.training.launch import Family, _Child
 from di4c_cli.training.metrics import read_rows
-from di4c_cli.training.rounds import Options, distill
 from tests.helpers.faults import call, command, told
 from tests.helpers.small_run import PATIENCE, arguments, same, small_recipe, started, wait_for_steps, weights
 

@@ -9,13 +9,13 @@ import time
 from pathlib import Path
 
 import pytest
+from di4c_cli.training.rounds import Options, distill
 
 import di4c_cli
 from di4c_cli import recipe_file
 from di4c_cli.data import cache
 from di4c_cli.errors import Failure
 from di4c_cli.training.metrics import read_rows
-from di4c_cli.training.rounds import Options, distill
 from tests.helpers.faults import call, process, sentence, told
 from tests.helpers.small_run import arguments, same, small_recipe, weights
 

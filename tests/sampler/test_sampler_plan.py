@@ -199,3 +199,11 @@ def test_sample_many_gives_the_batches_of_one_stream() -> None:
     )
     assert not bool(sample_many(model, plan, 5, given=torch.zeros(4, dtype=torch.long)).any())
     assert sample_many(model, plan, 0).shape == (0, 4)
+
+
+def test_sample_many_rejects_labels_and_given_symbols_of_another_number() -> None:
+    model = tabulated(Masked(3), 4, labels=3)
+    with pytest.raises(UserError, match="2 labels do not fit 1 samples"):
+        sample_many(model, SamplingPlan(), 1, label=torch.tensor([1, 2]))
+    with pytest.raises(UserError, match="2 rows of given symbols do not fit 3 samples"):
+        sample_many(model, SamplingPlan(), 3, given=torch.zeros(2, 4, dtype=torch.long))

@@ -133,10 +133,8 @@ REFUSED = [
     (Masked(3), {"hybrid": 1}, {}, "needs the teacher"),
     (Masked(3), {}, {"label": torch.tensor([4])}, "Label 4 is out of range"),
     (Masked(3), {}, {"label": torch.tensor([-2])}, "Label -2 is out of range"),
-    (Masked(3), {}, {"label": torch.tensor([1, 2])}, "do not fit"),
     (Masked(3), {}, {"given": torch.tensor([[3, -1]])}, "outside"),
     (Masked(3), {}, {"given": torch.tensor([[0, -2]])}, "outside"),
-    (Masked(3), {}, {"given": torch.tensor([[1], [1]])}, "shape"),
     (Uniform(3), {"dtype": "float32", "sampler": "tau-leaping"}, {}, "float64 only"),
 ]
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
+from di4c_cli.training.make_student import student_config
+from di4c_cli.training.rounds import Options, distill
 
 from di4c_cli import recipe_file
 from di4c_cli.model import load, load_folder
 from di4c_cli.training.dry_run import preview
 from di4c_cli.training.estimate import estimate, on_meta, saved_bytes
-from di4c_cli.training.make_student import student_config
 from di4c_cli.training.plan import Plan
-from di4c_cli.training.rounds import Options, distill
 from tests.helpers.small_run import small_recipe
 
 

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 import torch
+from di4c_cli.training.loss_module import make_objective
+from di4c_cli.training.rounds import Options, distill
 from safetensors.torch import load_file
 
 from di4c_cli.errors import Failure
 from di4c_cli.training import rounds
-from di4c_cli.training.loss_module import make_objective
 from di4c_cli.training.metrics import read_rows
-from di4c_cli.training.rounds import Options, distill
 from tests.helpers.small_run import (
     PATIENCE,
     arguments,

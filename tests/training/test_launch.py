@@ -13,12 +13,12 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
+from di4c_cli.training.rounds import Options, distill
 from safetensors.torch import load_file
 
 from di4c_cli.errors import UserError
 from di4c_cli.training.launch import launch, preset, presets
 from di4c_cli.training.metrics import read_rows
-from di4c_cli.training.rounds import Options, distill
 from tests.helpers import float64_run
 from tests.helpers.small_run import PATIENCE, arguments, run, small_recipe, started, wait_for_steps, weights
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from di4c_cli.training.rounds import Options
 from typer.testing import CliRunner
 
 from di4c_cli import recipe_file
 from di4c_cli.cli.app import app
 from di4c_cli.cli.sweep import paper_table
 from di4c_cli.errors import UserError
-from di4c_cli.training.rounds import Options
 from di4c_cli.training.sweep import measure_rows, train_row
 from di4c_cli.training.sweep_recipe import Row, Sweep, read_sweep, row_recipes
 
