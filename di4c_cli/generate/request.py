@@ -91,8 +91,6 @@ class PreparedSample:
 
 def prepare(request: SampleRequest, say: Say) -> PreparedSample:
     """Check a request and load what it needs. Mistakes in flags are found before anything is loaded."""
-    import torch
-
     flags = {"steps": request.steps, **request.options}
     check_ranges(flags)
     if request.n is not None and request.n < 1:
@@ -100,15 +98,13 @@ def prepare(request: SampleRequest, say: Say) -> PreparedSample:
     texts = _texts(request)
     model, alone = _model(request, flags.get("hybrid"), say)
     guidance = flags.get("guidance")
-    labels = parse_labels(
-        request.label, model.config.labels, model.config.sampling.guidance if guidance is None else guidance
-    )
+    guidance = model.config.sampling.guidance if guidance is None else guidance
+    labels = parse_labels(request.label, model.config.labels, guidance)
     plan = model.plan(labels is not None, **flags)
     teacher = _teacher(request, model, alone, plan.hybrid)
     given = _given(texts, model)
     # the sampling loop checks the same, but only after the first file is written
-    helper = None if teacher is None else teacher.denoiser
-    plan.check_inputs(model.denoiser, None if labels is None else torch.tensor(labels), given, helper)
+    plan.check_inputs(model.denoiser, None, given, None if teacher is None else teacher.denoiser)
     n = request.n or (1 if model.codec.kind in ("text", "none") else 16)
     return PreparedSample(model, teacher, plan, n, request.seed, labels, given)
 

@@ -7,8 +7,7 @@ from typing import Any
 from di4c_cli.draw import RowLogProbs
 from di4c_cli.errors import UserError
 from di4c_cli.process.base import Process, all_rows
-from di4c_cli.process.gaussian import Gaussian
-from di4c_cli.process.markov import Markov, Uniform
+from di4c_cli.process.markov import Gaussian, Markov, Uniform
 from di4c_cli.process.masked import SCHEDULES, Masked
 
 KINDS: dict[str, type[Process]] = {"masked": Masked, "gaussian": Gaussian, "uniform": Uniform}

@@ -38,20 +38,16 @@ class Predictor:
             x_t, t = x_t[only], t[only]
             lam = None if lam is None else lam[only]
             label = None if label is None else label[only]
-        prediction = self._predict(x_t, t, label, lam, wanted)
+        tiles = {"tile": self.plan.tile, "head_rows": self.plan.head_rows}
+        prediction = predict(self.denoiser, x_t, t, label, lam, **tiles, wanted=wanted)
         weight = guidance_weight(self.plan.guidance, t, self.plan.steps)
         # the weight is 0 at t = 1, where the unconditional branch is not needed
         if label is not None and bool((weight != 0).any()):
-            unlabelled = self._predict(x_t, t, torch.full_like(label, -1), lam, wanted)
-            prediction = GuidedPrediction(prediction, unlabelled, weight)
+            without = predict(self.denoiser, x_t, t, torch.full_like(label, -1), lam, **tiles, wanted=wanted)
+            prediction = GuidedPrediction(prediction, without, weight)
         if self.plan.temperature != 1 or self.plan.top_p != 1:
             prediction = ShapedPrediction(prediction, self.plan.temperature, self.plan.top_p)
         return prediction
-
-    def _predict(
-        self, x_t: Tensor, t: Tensor, label: Tensor | None, lam: Tensor | None, wanted: Tensor | None
-    ) -> Prediction:
-        return predict(self.denoiser, x_t, t, label, lam, self.plan.tile, self.plan.head_rows, wanted)
 
 
 def guidance_weight(guidance: float, t: Tensor, steps: int) -> Tensor:

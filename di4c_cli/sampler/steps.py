@@ -16,20 +16,14 @@ from di4c_cli.sampler.predictor import Predictor
 
 def analytical_step(predictor: Predictor, x_t: Tensor, t: Tensor, s: Tensor, noise: Noise) -> Tensor:
     """x_t `(B, D)` -> x_s ~ p_{s|t}(·|x_t; λ) with a fresh λ, for times t > s `(B,)`; draws from `noise`."""
-    process = predictor.process
-    if process.mask is None:
-        return _in_tiles_step(predictor, x_t, t, s, noise)
-    kind = PublishedDraw if predictor.plan.dtype == "float32" else ChunkedDraw
-    length = x_t.shape[1]
-    uniform = torch.stack((noise.uniform("reveal", length), noise.uniform("value", length)), -1)
-    return process.step(kind(predictor, x_t, t, noise), x_t, t, s, uniform)
-
-
-def _in_tiles_step(predictor: Predictor, x_t: Tensor, t: Tensor, s: Tensor, noise: Noise) -> Tensor:
-    """Without a mask the step needs Bayes' rule over all symbols, `(B, D, S)`: it is made in tiles of samples."""
+    process, length = predictor.process, x_t.shape[1]
+    if process.mask is not None:
+        kind = PublishedDraw if predictor.plan.dtype == "float32" else ChunkedDraw
+        uniform = torch.stack((noise.uniform("reveal", length), noise.uniform("value", length)), -1)
+        return process.step(kind(predictor, x_t, t, noise), x_t, t, s, uniform)
 
     def step(draw: SymbolDraw, own: Noise, x_t: Tensor, t: Tensor, s: Tensor) -> Tensor:
-        return predictor.process.step(draw, x_t, t, s, own.uniform("value", x_t.shape[1], 2))
+        return process.step(draw, x_t, t, s, own.uniform("value", length, 2))
 
     return in_tiles(predictor, step, noise, x_t, t, s)
 
