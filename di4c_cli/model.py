@@ -179,7 +179,7 @@ def load(ref: str, device: torch.device | str = "cpu", **options: Any) -> Model:
 
     `tiny-digits` is the embedded teacher, `tiny-digits-student` its student.
     """
-    from di4c_cli.teacher import resolve  # knows Model
+    from di4c_cli.teacher import resolve  # teacher.bundle imports this module
 
     return resolve(ref, **options).to(device)
 

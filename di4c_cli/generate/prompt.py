@@ -44,7 +44,7 @@ def infill(codec: Codec, text: str, length: int, symbols: int) -> list[int]:
 
 def encode(codec: Codec, text: str) -> list[int]:
     """Text to ids; a symbol that the model cannot write is an error."""
-    import torch
+    import torch  # slow; mistakes in flags are told without it
 
     if not text:
         return []

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from di4c_cli.model import Model
 
-# Functions here import torch and di4c_cli.model themselves: mistakes in flags are told without waiting for torch.
-
 Say = Callable[[str], None]
 
 
@@ -65,7 +63,7 @@ class PreparedSample:
 
     def facts(self) -> dict[str, Any]:
         """How the samples were drawn, for every result."""
-        import torch
+        import torch  # slow; mistakes in flags are told without it
 
         facts = {"model": self.model.name, "seed": self.seed, "n": self.n, **self.plan.settings()}
         facts["device"], facts["threads"] = str(self.model.denoiser.device), torch.get_num_threads()
@@ -145,7 +143,7 @@ def _texts(request: SampleRequest) -> tuple[str, str] | None:
 
 
 def _given(texts: tuple[str, str] | None, model: Model) -> Tensor | None:
-    import torch
+    import torch  # slow; mistakes in flags are told without it
 
     if texts is None:
         return None
@@ -160,7 +158,7 @@ def _given(texts: tuple[str, str] | None, model: Model) -> Tensor | None:
 
 def _model(request: SampleRequest, hybrid: int | None, say: Say) -> tuple[Model, bool]:
     """The model that samples, and whether it is the one that --teacher names, all by itself."""
-    from di4c_cli.model import load
+    from di4c_cli.model import load  # imports torch
 
     alone = request.student is None and request.teacher is not None and not hybrid
     ref = request.teacher if alone else request.student or default_model(say)
@@ -170,7 +168,7 @@ def _model(request: SampleRequest, hybrid: int | None, say: Say) -> tuple[Model,
 
 def _teacher(request: SampleRequest, model: Model, alone: bool, hybrid: int) -> Model | None:
     """The teacher that makes the last steps of a hybrid; it may be a student itself."""
-    from di4c_cli.model import load
+    from di4c_cli.model import load  # imports torch
 
     if request.teacher is None or alone:
         return model.teacher if hybrid else None
@@ -181,7 +179,7 @@ def _teacher(request: SampleRequest, model: Model, alone: bool, hybrid: int) -> 
 
 def default_model(say: Say) -> str:
     """The newest run here, else the embedded student; `say` is told which."""
-    from di4c_cli.model import newest_run
+    from di4c_cli.model import newest_run  # imports torch
 
     run = newest_run()
     if run is not None:
@@ -193,7 +191,7 @@ def default_model(say: Say) -> str:
 
 def choose_device(name: str | None) -> str:
     """The named device if it exists; without a name CUDA or the CPU."""
-    import torch
+    import torch  # slow; mistakes in flags are told without it
 
     if name is None:
         return "cuda" if torch.cuda.is_available() else "cpu"
