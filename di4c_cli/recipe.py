@@ -6,10 +6,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from di4c_cli.config import SamplingDefaults
 from di4c_cli.latent.config import StudentLatentConfig
 from di4c_cli.methods import AnyMethodConfig
 from di4c_cli.methods.di4c_config import Di4CConfig
+from di4c_cli.sampler.config import SamplingConfig
 from di4c_cli.schema import Section
 from di4c_cli.training.config import TrainingConfig
 
@@ -42,7 +42,7 @@ class Recipe(Section):
     )
     method: AnyMethodConfig = Field(default_factory=Di4CConfig, description="the training method")
     training: TrainingConfig = Field(default_factory=TrainingConfig, description="the training loop")
-    sampling: SamplingDefaults | None = Field(None, description="the student's defaults; none: the teacher's")
+    sampling: SamplingConfig | None = Field(None, description="the student's defaults; none: the teacher's")
     evaluation: Evaluation = Field(default_factory=Evaluation, description="defaults of `di4c eval`")
 
     @model_validator(mode="after")
@@ -78,8 +78,8 @@ class Pretrain(Section):
     vqgan: Tokenizer | None = Field(
         None, description="`iterations`, `batch`, `lr` and `classifier_iterations` of the VQGAN, if any"
     )
-    sampling: SamplingDefaults = Field(
-        default_factory=SamplingDefaults, description="the teacher's sampling defaults"
+    sampling: SamplingConfig = Field(
+        default_factory=SamplingConfig, description="the teacher's sampling defaults"
     )
     seed: int = Field(0, ge=0, lt=2**31, description="of weights and data order")
     training: TrainingConfig = Field(default_factory=TrainingConfig, description="the loop")

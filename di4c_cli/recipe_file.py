@@ -14,6 +14,7 @@ from di4c_cli.errors import UserError
 from di4c_cli.latent import config as latent_config
 from di4c_cli.methods import DEFAULT_METHOD, METHODS
 from di4c_cli.recipe import Pretrain, Recipe
+from di4c_cli.sampler import config as sampling_config
 from di4c_cli.schema import Section
 from di4c_cli.training import config as training_config
 
@@ -30,7 +31,9 @@ RENAMED_KEYS = {
     "objective.reference": "data: teacher",
     "objective": "method",
     **{f"latent.{old}": f"latent.{new}" for old, new in latent_config.RENAMED_KEYS.items()},
+    **{f"sampling.{old}": f"sampling.{new}" for old, new in sampling_config.RENAMED_KEYS.items()},
     **{f"training.{old}": f"training.{new}" for old, new in training_config.RENAMED_KEYS.items()},
+    **{f"sampling.{old}": f"sampling.{new}" for old, new in sampling_config.RENAMED_KEYS.items()},
 }
 """Keys of version 0.1 and the present ones; the longest match counts."""
 

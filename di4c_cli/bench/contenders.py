@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from di4c_cli.config import ModelConfig, SamplingDefaults
+from di4c_cli.config import ModelConfig
 from di4c_cli.errors import UserError
 from di4c_cli.latent.config import LatentConfig
-from di4c_cli.sampler.settings import Settings, resolve
+from di4c_cli.sampler.config import SamplingConfig
+from di4c_cli.sampler.plan import SamplingPlan
 
 if TYPE_CHECKING:
     from di4c_cli.denoiser import Denoiser
@@ -37,7 +38,7 @@ class Shape:
             process=self.process,
             latent=LatentConfig.model_validate({"inject": self.inject}) if kind == "student" else None,
             labels=self.labels,
-            sampling=SamplingDefaults.model_validate(self.sampling),
+            sampling=SamplingConfig.model_validate(self.sampling),
         )
 
 
@@ -93,7 +94,7 @@ class Contest:
     title: str
     teacher: Denoiser
     student: Denoiser
-    settings: Settings
+    settings: SamplingPlan
     batch: int
     note: str = ""
 
@@ -107,7 +108,7 @@ class Contest:
         return self.teacher.labels if self.settings.guidance else None
 
 
-def guided(defaults: SamplingDefaults, labels: int | None) -> bool:
+def guided(defaults: SamplingConfig, labels: int | None) -> bool:
     """Whether the samples of a contest have labels: only guidance needs them."""
     return labels is not None and defaults.guidance != 0
 
@@ -132,9 +133,9 @@ def from_shape(name: str, device: str, steps: int | None, batch: int | None) -> 
     if size != shape.batch:
         note += f"; batch {size} instead of {shape.batch}"
     defaults = shape.config("student").sampling
-    settings = resolve(defaults, pair[0].length, steps, guided(defaults, shape.labels))
+    labelled = guided(defaults, shape.labels)
     # every batch has the same size here, so that it can be its own tile
-    settings = replace(settings, tile=1 if size == 1 else 0)
+    settings = SamplingPlan.resolve(pair[0], defaults, labelled, steps=steps, tile=1 if size == 1 else 0)
     return Contest(shape.title, pair[0], pair[1], settings, size, note)
 
 
@@ -152,7 +153,8 @@ def from_models(teacher: Model, student: Model | None, steps: int | None, batch:
     if pupil.length != teacher.denoiser.length or pupil.process.config != teacher.denoiser.process.config:
         raise UserError("Teacher and student are of different kinds.", "Use the student's own teacher.")
     length = pupil.length
-    settings = resolve(defaults, length, steps, guided(defaults, teacher.denoiser.labels))
+    labelled = guided(defaults, teacher.denoiser.labels)
+    settings = SamplingPlan.resolve(pupil, defaults, labelled, steps=steps)
     size = batch or max(1, min(64, 16384 // length))
     return Contest(teacher.name, teacher.denoiser, pupil, settings, size, note)
 
@@ -187,7 +189,7 @@ def runners(contest: Contest, compare: bool, seed: int = 0) -> dict[str, Run]:
 
 def _sampling(contest: Contest, model: Denoiser, seed: int) -> Run:
     from di4c_cli.noise import Noise
-    from di4c_cli.sampler.run import sample
+    from di4c_cli.sampler.loop import sample_batch
 
     def run(i: int) -> None:
         noise = Noise(seed, range(i * contest.batch, (i + 1) * contest.batch), device=model.device)
@@ -195,6 +197,6 @@ def _sampling(contest: Contest, model: Denoiser, seed: int) -> Run:
         if contest.labels is not None:
             label = (noise.at("bench").uniform("label") * contest.labels).long()
         helper = contest.teacher if contest.settings.hybrid else None
-        sample(model, contest.settings, noise, label, teacher=helper)
+        sample_batch(model, contest.settings, noise, label, teacher=helper)
 
     return run

@@ -122,7 +122,7 @@ def measure(
         "length": contest.length,
         "batches": batches,
         "warmup": warmup,
-        "settings": {key: value for key, value in contest.settings.named().items() if value is not None},
+        "settings": contest.settings.settings(),
         "sides": figures,
         "overhead": paired_ratio(seconds["student"], seconds["teacher"]),
     }

@@ -1,7 +1,7 @@
-"""What our samplers are measured against: the body alone, and samplers as they are usually written.
+"""Yardsticks for our samplers: the body alone, and samplers as they are usually written.
 
-The textbook samplers compute the head at every position and draw in 32 bits, as the published code does. They
-are here to be timed; `sampler` is what is used.
+The textbook samplers compute the head at every position and draw in 32 bits, as the published code does. They have
+their own naive reverse steps, because a yardstick must not share the code that it measures.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from torch import Tensor
 
 from di4c_cli.denoiser import Denoiser
 from di4c_cli.process import Markov, Masked
-from di4c_cli.sampler.grid import guidance_weight, gumbel_scale, reveal_counts, times
-from di4c_cli.sampler.settings import Settings
+from di4c_cli.sampler.confidence import gumbel_scale, reveal_counts
+from di4c_cli.sampler.plan import SamplingPlan
+from di4c_cli.sampler.predictor import guidance_weight
 
 
-def _label(model: Denoiser, settings: Settings, batch: int) -> Tensor | None:
+def _label(model: Denoiser, settings: SamplingPlan, batch: int) -> Tensor | None:
     if not settings.guidance:
         return None
     return torch.arange(batch, device=model.device) % (model.labels or 1)
@@ -33,12 +34,12 @@ def _latent(model: Denoiser, batch: int) -> Tensor | None:
 
 
 @torch.no_grad()
-def body_only(model: Denoiser, settings: Settings, batch: int) -> None:
+def body_only(model: Denoiser, settings: SamplingPlan, batch: int) -> None:
     """As many calls of the body on the whole batch as a sampler makes, and nothing else."""
     model.network.eval()
     x = torch.full((batch, model.length), model.process.states - 1, device=model.device)
     label = _label(model, settings, batch)
-    for t in times(settings.steps, settings.grid, settings.leap)[:0:-1]:
+    for t in settings.times()[:0:-1]:
         time = torch.full((batch,), t, dtype=torch.float64, device=model.device)
         lam = _latent(model, batch)
         model(x, time, label, lam)
@@ -47,11 +48,11 @@ def body_only(model: Denoiser, settings: Settings, batch: int) -> None:
 
 
 @torch.no_grad()
-def sample(model: Denoiser, settings: Settings, batch: int, seed: int = 0) -> Tensor:
+def sample(model: Denoiser, settings: SamplingPlan, batch: int, seed: int = 0) -> Tensor:
     """x_0 `(B, D)` by full heads and 32-bit draws."""
     model.network.eval()
     generator = torch.Generator(model.device).manual_seed(seed)
-    points = times(settings.steps, settings.grid, settings.leap)
+    points = settings.times()
     x = model.process.prior(torch.rand(batch, model.length, device=model.device, generator=generator))
     label = _label(model, settings, batch)
     for i in range(settings.steps, 0, -1):
@@ -69,7 +70,7 @@ def sample(model: Denoiser, settings: Settings, batch: int, seed: int = 0) -> Te
     return x
 
 
-def _full_head(model: Denoiser, settings: Settings, x: Tensor, t: Tensor, label: Tensor | None) -> Tensor:
+def _full_head(model: Denoiser, settings: SamplingPlan, x: Tensor, t: Tensor, label: Tensor | None) -> Tensor:
     """p(x0|xt) `(B, D, S)` at every position, known or not; guided if there is a label."""
     batch, length = x.shape
     lam = _latent(model, batch)
@@ -105,7 +106,7 @@ def _ancestral(
 
 def _confidence(
     process: Masked,
-    settings: Settings,
+    settings: SamplingPlan,
     p0: Tensor,
     x: Tensor,
     t: Tensor,

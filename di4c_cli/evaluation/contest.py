@@ -46,7 +46,7 @@ def _own_teacher(pupil: Model, say: Callable[[str], None]) -> list[Entrant]:
     try:
         return [Entrant("teacher", pupil.teacher, pupil.teacher_ref)]
     except UserError as error:
-        if pupil.config.sampling.lead is not None:
+        if pupil.config.sampling.handoff is not None:
             raise
         say(f"{error.message} The student is evaluated alone; --teacher adds a teacher.")
         return []

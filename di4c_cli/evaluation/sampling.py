@@ -18,7 +18,7 @@ from di4c_cli.evaluation.plan import CellPlan
 from di4c_cli.evaluation.result import ModelEntry
 from di4c_cli.metric.features import tensors_digest
 from di4c_cli.model import Model
-from di4c_cli.sampler.settings import resolve
+from di4c_cli.sampler.plan import SamplingPlan
 
 SYMBOLS = 65_536
 """Symbols per part: a part is a second or a minute of work, never an hour's."""
@@ -105,10 +105,17 @@ class CellSampling:
         if self.options.get("hybrid") and teacher is None:
             raise UserError("A hybrid cell needs the teacher.", "Name it with --teacher.")
         labelled = labels_of(self.model, self.labels, 0, 1) is not None
-        settings = resolve(self.model.config.sampling, self.length, cell.steps, labelled, **self.options)
-        if settings.hybrid:  # by the cell's wish or because the student only leads
+        self.plan = SamplingPlan.resolve(
+            self.model.denoiser,
+            self.model.config.sampling,
+            labelled,
+            self.length,
+            steps=cell.steps,
+            **self.options,
+        )
+        if self.plan.hybrid:  # by the cell's options or because the student hands off to its teacher
             self.teacher = teacher or Entrant("teacher", self.model.teacher)
-        self.settings = {key: value for key, value in settings.named().items() if value is not None}
+        self.settings = self.plan.settings()
 
     @property
     def length(self) -> int:
@@ -144,13 +151,13 @@ class CellSampling:
     def draw(self, first: int, count: int) -> Scores:
         """Samples `first` … as a part: ids in the smallest integers that hold them, and the time it took."""
         start = time.monotonic()
-        more: dict[str, Any] = dict(self.options)
+        more: dict[str, Any] = {"plan": self.plan}
         if self.teacher is not None:
             more["teacher"] = self.teacher.model.denoiser
         if self.prompts is not None:
             more["given"] = self.prompts.rows(first, count)
         label = labels_of(self.model, self.labels, first, count)
-        x = self.model.sample(count, steps=self.cell.steps, seed=self.seed, label=label, first=first, **more)
+        x = self.model.sample(count, seed=self.seed, label=label, first=first, **more)
         symbols = self.model.denoiser.symbols
         narrow = np.uint8 if symbols <= 256 else np.uint16 if symbols <= 65_536 else np.int64
         return {"x": x.numpy().astype(narrow), "seconds": np.array([time.monotonic() - start])}

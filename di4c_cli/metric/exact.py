@@ -10,7 +10,7 @@ from torch import Tensor
 
 from di4c_cli.denoiser import Denoiser
 from di4c_cli.errors import UserError
-from di4c_cli.sampler.grid import times
+from di4c_cli.sampler.plan import times
 
 LIMIT = 2_500
 """States above which a space is not enumerated."""

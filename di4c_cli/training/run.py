@@ -146,7 +146,7 @@ class Run:
         """Train one round from its last checkpoint, if it has one, and write its student."""
         teacher, device = self.teacher, self.accelerator.device
         if number > 1:
-            teacher = load_folder(self.folder.round_student(number - 1)).taught_by(self.teacher)
+            teacher = load_folder(self.folder.round_student(number - 1)).with_teacher(self.teacher)
         source = self.source if number == 1 else open_round_data(self.recipe, teacher, number, device)
         config = student_config(teacher, self.recipe, number)
         config.provenance["data"] = getattr(source, "origin", config.provenance["data"])
@@ -197,7 +197,7 @@ class Run:
         teacher: Model,
     ) -> RunContext:
         def sample(step: int, tensors: dict[str, Tensor]) -> None:
-            model = averaged(config, tensors, teacher.folder).taught_by(self.teacher)
+            model = averaged(config, tensors, teacher.folder).with_teacher(self.teacher)
             model.to(self.accelerator.device)
             write_samples(model, self.folder.samples, number, step, self.recipe.seed)
             self.teacher.to("cpu")

@@ -17,10 +17,11 @@ from di4c_cli.bench import textbook
 from di4c_cli.bench.contenders import SHAPES, Contest, from_shape
 from di4c_cli.bench.latency import describe, interleaved, measure, paired_ratio, quantile
 from di4c_cli.cli.app import app
-from di4c_cli.denoiser import Denoiser, Latent
+from di4c_cli.denoiser import Denoiser
+from di4c_cli.latent.prior import LatentPrior
 from di4c_cli.network import build
 from di4c_cli.process import Gaussian, Masked
-from di4c_cli.sampler.settings import Settings
+from di4c_cli.sampler.plan import SamplingPlan
 
 SIZES = {"length": 8, "width": 16, "depth": 1, "heads": 2, "mlp": 16, "labels": 3}
 
@@ -28,7 +29,7 @@ SIZES = {"length": 8, "width": 16, "depth": 1, "heads": 2, "mlp": 16, "labels": 
 def tiny(latent: bool) -> Denoiser:
     torch.manual_seed(0)
     net = build({"type": "maskgit", "symbols": 6, **SIZES, "latent": {"dim": 1} if latent else None})
-    return Denoiser(net, Masked(6), Latent() if latent else None, labels=3).eval()
+    return Denoiser(net, Masked(6), LatentPrior() if latent else None, labels=3).eval()
 
 
 def test_sides_take_turns_and_warm_up_is_thrown_away() -> None:
@@ -75,7 +76,7 @@ def test_figures_of_one_side() -> None:
 
 @pytest.mark.parametrize("way", [{}, {"sampler": "confidence", "guidance": 2.0}])
 def test_a_contest_with_all_four_sides(way: dict[str, object]) -> None:
-    settings = Settings(steps=3, **way)  # type: ignore[arg-type]
+    settings = SamplingPlan(steps=3, **way)  # type: ignore[arg-type]
     result = measure(Contest("tiny", tiny(False), tiny(True), settings, batch=2), 10, 1, compare=True)
     assert list(result["sides"]) == ["teacher", "student", "body only", "textbook"]
     assert all(len(side["seconds"]) == 10 and side["peak_mb"] > 1 for side in result["sides"].values())
@@ -85,14 +86,14 @@ def test_a_contest_with_all_four_sides(way: dict[str, object]) -> None:
 
 def test_textbook_samplers_end_filled() -> None:
     for way in ({}, {"sampler": "confidence", "guidance": 2.0}):
-        x = textbook.sample(tiny(True), Settings(steps=3, **way), 5)  # type: ignore[arg-type]
+        x = textbook.sample(tiny(True), SamplingPlan(steps=3, **way), 5)  # type: ignore[arg-type]
         assert x.shape == (5, 8) and int(x.max()) < 6
     net = build({"type": "maskgit", "symbols": 6, **SIZES, "latent": {"dim": 4, "distribution": "normal"}})
-    wide = Denoiser(net, Masked(6), Latent(4, "normal"), labels=3)
-    assert textbook.sample(wide, Settings(steps=2), 5).shape == (5, 8)
+    wide = Denoiser(net, Masked(6), LatentPrior(4, "normal"), labels=3)
+    assert textbook.sample(wide, SamplingPlan(steps=2), 5).shape == (5, 8)
     sizes = {"channels": 8, "multipliers": [1, 2], "blocks": 1, "attention": [1], "time_dim": 8}
     net = build({"type": "unet", "symbols": 6, "shape": [1, 4, 4], **sizes})
-    x = textbook.sample(Denoiser(net, Gaussian(6)), Settings(steps=3, grid="pixels", last="argmax"), 2)
+    x = textbook.sample(Denoiser(net, Gaussian(6)), SamplingPlan(steps=3, grid="pixels", last="argmax"), 2)
     assert x.shape == (2, 16) and int(x.min()) >= 0 and int(x.max()) < 6
 
 

@@ -116,8 +116,7 @@ def test_method_example_trains_from_two_files_one_registration_and_one_recipe(he
 def test_sampler_example_samples(here: Path) -> None:
     names = run("left_to_right.py", here)
     assert names["x"].shape == (6, 64) and int(names["x"].max()) < 8 and names["images"].shape == (6, 8, 8)
-    walk, denoiser = names["left_to_right"], names["model"].denoiser
-    alone = walk(denoiser, 4, Noise(0, [3]), torch.tensor([3]))
+    alone = names["left_to_right"](names["model"], 4, Noise(0, [3]), torch.tensor([3]))
     assert torch.equal(alone[0], names["x"][3]), "sample 3 is the same in any batch"
 
 

@@ -15,7 +15,8 @@ from scipy.linalg import expm
 from scipy.stats import chi2, poisson
 from torch import Tensor, nn
 
-from di4c_cli.denoiser import Denoiser, Latent
+from di4c_cli.denoiser import Denoiser
+from di4c_cli.latent.prior import LatentPrior
 from di4c_cli.process import Process
 
 DRAWS = 200_000
@@ -59,7 +60,7 @@ class Table(nn.Module):
 def tabulated(process: Process, length: int, components: int = 1, labels: int = 0, seed: int = 0) -> Denoiser:
     """A denoiser from a random table; more than one component makes it a mixture."""
     net = Table(process, length, components, labels, seed)
-    return Denoiser(net, process, Latent() if components > 1 else None, labels or None)
+    return Denoiser(net, process, LatentPrior() if components > 1 else None, labels or None)
 
 
 def states(process: Process, length: int) -> list[tuple[int, ...]]:

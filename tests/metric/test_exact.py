@@ -7,12 +7,13 @@ import pytest
 import torch
 
 from di4c_cli import network, process
-from di4c_cli.denoiser import Denoiser, Latent
+from di4c_cli.denoiser import Denoiser
 from di4c_cli.errors import UserError
+from di4c_cli.latent.prior import LatentPrior
 from di4c_cli.metric.exact import divergence, empirical, enumerable, states, step_law, total_variation
 from di4c_cli.noise import Noise
-from di4c_cli.sampler.run import sample
-from di4c_cli.sampler.settings import Settings
+from di4c_cli.sampler.loop import sample_batch
+from di4c_cli.sampler.plan import SamplingPlan
 
 
 def _denoiser(latent: bool, length: int = 3, symbols: int = 3) -> Denoiser:
@@ -33,7 +34,7 @@ def _denoiser(latent: bool, length: int = 3, symbols: int = 3) -> Denoiser:
         for parameter in net.parameters():
             parameter.add_(0.5 * torch.randn_like(parameter))
     masked = process.build({"type": "masked", "symbols": symbols, "schedule": "linear"})
-    return Denoiser(net, masked, Latent() if latent else None).eval().requires_grad_(False)
+    return Denoiser(net, masked, LatentPrior() if latent else None).eval().requires_grad_(False)
 
 
 @pytest.mark.parametrize("latent", [False, True], ids=["product", "mixture"])
@@ -43,7 +44,7 @@ def test_the_law_is_that_of_the_sampler(latent: bool, steps: int) -> None:
     denoiser = _denoiser(latent)
     law = step_law(denoiser, steps, latents=32)
     assert law.sum() == pytest.approx(1.0, abs=1e-6)
-    x = sample(denoiser, Settings(steps=steps, tile=0), Noise(0, range(3000)))
+    x = sample_batch(denoiser, SamplingPlan(steps=steps, tile=0), Noise(0, range(3000)))
     assert total_variation(empirical(x, 3), law) < 0.07
 
 

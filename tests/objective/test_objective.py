@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from di4c_cli.data.batch import Batch
 from di4c_cli.objective.fused import evaluate
 from di4c_cli.objective.loss import Case, Loss, Objective
 from di4c_cli.objective.reference import draw_reference, trajectory
@@ -20,6 +19,7 @@ from scipy import stats
 from torch import Tensor
 
 from di4c_cli.bench.dense import dense_loss
+from di4c_cli.data.batch import Batch
 from di4c_cli.denoiser import Denoiser
 from di4c_cli.errors import UserError
 from di4c_cli.noise import Noise

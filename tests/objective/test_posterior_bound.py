@@ -8,7 +8,6 @@ from itertools import product
 
 import pytest
 import torch
-from di4c_cli.data.batch import Batch
 from di4c_cli.objective.loss import Loss, Objective
 from di4c_cli.objective.posterior import LESSONS, LESSONS_LOCAL, Posterior, divergence, price
 from di4c_cli.objective.settings import Alpha, PosteriorSettings, Settings, Span, Times

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from di4c_cli.data.batch import Batch
 from di4c_cli.objective.loss import Objective
 from di4c_cli.objective.settings import Settings, Times
 from torch import Tensor
