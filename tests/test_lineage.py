@@ -46,7 +46,7 @@ def test_a_local_teacher_takes_part(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         ]
     second = run_of(tmp_path, "run-0", "again")
     assert di4c_cli.load(str(second)).teacher.config.kind == "student"
-    assert bench_latency._pair(str(second), None, "cpu")[0].config.kind == "student"
+    assert bench_latency._models(str(second), None, "cpu")[0].config.kind == "student"
 
 
 def test_the_student_of_a_round_finds_it_too(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_a_strangers_word_loads_nothing(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(UserError, match="is not known here"):
         stranger.sample(1, steps=2, hybrid=1)
     with pytest.raises(UserError, match="is not known here"):
-        bench_latency._pair(str(tmp_path / "theirs"), None, "cpu")
+        bench_latency._models(str(tmp_path / "theirs"), None, "cpu")
 
 
 def test_a_hub_teacher_of_a_run_comes_from_the_cache_only(

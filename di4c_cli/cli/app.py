@@ -23,7 +23,6 @@ app = typer.Typer(
 
 COMMANDS = [
     "bench-latency",
-    "bench-train",
     "compare",
     "convert",
     "distill",

@@ -53,11 +53,10 @@ SHORT = {
     "eval": ["-n", "20", "--steps", "1"],
     "sweep": ["--iterations", "1", "--samples", "20", "--set", "training.batch=2"],
     "bench-latency": ["--steps", "1", "--batch-size", "1", "--warmup", "1"],
-    "bench-train": ["--runs", "1", "--warmup", "0", "--sides", "ours"],
     "pretrain": ["--iterations", "1"],
 }
 """Appended flags; of a flag given twice the last counts."""
-TOOLS = re.compile(r"(?:python )?((?:tests|docs|benchmarks)/\S+\.py)(.*)")
+TOOLS = re.compile(r"(?:python )?(-m benchmarks\.\w+|(?:tests|docs|benchmarks)/\S+\.py)(.*)")
 """Scripts of the repository; they take minutes to hours, so their own account of their flags is asked."""
 LATE = re.compile(r"\bRUN\b")
 """Lines that need what others on the page make."""
@@ -174,7 +173,9 @@ def in_shell(line: str, number: int) -> None:
 
 def check_tool(path: str, flags: list[str]) -> None:
     """A script that is there and knows the flags shown."""
-    done = subprocess.run([sys.executable, ROOT / path, "--help"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, *path.split(), "--help"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     for flag in flags:
         assert not flag.startswith("--") or flag in done.stdout, f"{path} has no {flag}"
 

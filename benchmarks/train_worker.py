@@ -1,4 +1,4 @@
-"""One side of `bench-train` in its own process: builds the models, then makes a step whenever told to."""
+"""One side of `benchmarks.train` in its own process: builds the models, then makes one step per line of stdin."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmarks.train import TrainingShape
 from di4c_cli.bench.dense import dense_loss
-from di4c_cli.bench.train import Shape
 from di4c_cli.denoiser import Denoiser, Latent
 from di4c_cli.errors import UserError
 from di4c_cli.network import build as build_network
@@ -37,12 +37,12 @@ class Setup:
     case: Case
 
 
-def prepare(shape: Shape) -> Setup:
+def prepare(shape: TrainingShape) -> Setup:
     """Random weights; x0 at random, a fixed share of positions unknown, t = 1/2."""
     torch.manual_seed(shape.seed)
     process = build_process(shape.process)
     teacher = Denoiser(build_network(shape.network), process, labels=shape.labels).requires_grad_(False)
-    network = build_network({**shape.network, "latent": shape.latent})
+    network = build_network({**shape.network, "latent": {"inject": shape.inject}})
     student = Denoiser(network, process, Latent(), shape.labels)
     settings = Settings(
         latents=shape.latents,
@@ -86,7 +86,7 @@ class Body:
 
 
 class Dense(Body):
-    """The same with all heads, the published 32-bit draw and the textbook loss."""
+    """Body with the head at all positions, the published 32-bit draw and the readable loss."""
 
     def step(self) -> Tensor:
         objective, case = self.setup.objective, self.setup.case
@@ -98,7 +98,7 @@ class Dense(Body):
 
 
 class Ours(Body):
-    """The same with the objective."""
+    """Body with the loss as training calls it."""
 
     def step(self) -> Tensor:
         loss = self.setup.objective.loss(self.setup.case).total
@@ -107,7 +107,7 @@ class Ours(Body):
 
 
 class Training(Ours):
-    """A whole training step of ours: activation checkpoints, Adam, EMA."""
+    """A whole training step: ours with activation checkpointing, Adam and EMA."""
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
@@ -129,7 +129,7 @@ KINDS: dict[str, type[Body]] = {"body": Body, "dense": Dense, "ours": Ours, "ste
 
 
 def timed(side: Body) -> dict[str, float]:
-    """One step from empty gradients: wall time, processor time, loss and the memory's high-water mark."""
+    """One step from zeroed gradients: wall time, CPU time, loss and peak memory."""
     side.setup.student.zero_grad(set_to_none=True)
     started, busy = time.perf_counter(), time.process_time()
     loss = float(side.step())
@@ -149,16 +149,16 @@ def peak_bytes() -> int:
 
 
 def forget_peak() -> None:
-    """Start the high-water mark anew, where the system allows it: building the models must not count."""
+    """Reset peak memory where the system allows it: building the models must not count."""
     gc.collect()
     with contextlib.suppress(OSError), open("/proc/self/clear_refs", "w") as file:
         file.write("5")
 
 
 def serve() -> None:
-    """A side and a shape on the first line of stdin, then one step per line until it closes."""
+    """Read a side and a shape from the first line of stdin, then make one step per line until it closes."""
     first = json.loads(sys.stdin.readline())
-    shape = Shape(**first["shape"])
+    shape = TrainingShape(**first["shape"])
     if shape.threads:
         torch.set_num_threads(shape.threads)
     try:
