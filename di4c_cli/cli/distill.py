@@ -132,7 +132,7 @@ def resolve(
 
 
 def _run(recipe: Recipe, out: Path, device: str | None, force: bool, as_json: bool) -> None:
-    from di4c_cli.training.curves import summary
+    from di4c_cli.training.metrics import summary
     from di4c_cli.training.rounds import Options, distill
 
     with LiveTable(recipe) as table:

@@ -28,10 +28,9 @@ from di4c_cli.training.loop import Outside, Round
 from di4c_cli.training.loss_module import LossModule, make_objective, make_posterior
 from di4c_cli.training.make_student import new_student, student_config
 from di4c_cli.training.plan import make_plan
-from di4c_cli.training.processes import make_accelerator
+from di4c_cli.training.processes import StopRequest, make_accelerator
 from di4c_cli.training.rounds import pool_size, wanted
 from di4c_cli.training.run_folder import RunFolder
-from di4c_cli.training.signals import StopRequest
 
 FEW = 16
 """Samples of the teacher's that are drawn to see how long all would take."""

@@ -17,16 +17,16 @@ from di4c_cli.noise import Noise
 from di4c_cli.objective.watch import Watch
 from di4c_cli.recipe import Recipe
 from di4c_cli.training import checkpoint
-from di4c_cli.training.checkpoint import Progress, Trained
+from di4c_cli.training.checkpoint import CheckpointedObjects, Progress
 from di4c_cli.training.ema import Ema
 from di4c_cli.training.loss_module import LossModule, seed_dropout
-from di4c_cli.training.metrics import MetricsFile, Row, StepFigures, number
+from di4c_cli.training.metrics import MetricsFile, MetricsRow, StepMetrics, finite_or_none
 from di4c_cli.training.optimizer import build_optimizer, learning_rate, set_rate
 from di4c_cli.training.plan import make_plan
+from di4c_cli.training.processes import Stopped, StopRequest
 from di4c_cli.training.run_folder import checkpoint_folders
-from di4c_cli.training.signals import Stopped, StopRequest
 
-Report = Callable[[Row], None]
+Report = Callable[[MetricsRow], None]
 """Called by the main process after every step with the row that went into metrics.jsonl."""
 
 
@@ -65,7 +65,7 @@ class Round:
         optimizer = build_optimizer(module.parameters(), recipe.training.optimizer)
         self.module, self.optimizer = accelerator.prepare(module, optimizer)
         self.ema = Ema(self.network, recipe.training.ema)
-        self.trained = Trained(accelerator, self.module, self.optimizer, self.ema)
+        self.trained = CheckpointedObjects(accelerator, self.module, self.optimizer, self.ema)
         self.progress = Progress(round=number)
         self._names: list[str] = []
         self._watch = Watch(recipe.objective.latents)
@@ -120,7 +120,7 @@ class Round:
         figures = self._backward()
         norm = self._clip()
         row, stop = figures.reduce(self.accelerator, self.plan.passes, self.outside.stop.asked, self._names)
-        good = row["loss"] is not None and number(norm) is not None
+        good = row["loss"] is not None and finite_or_none(norm) is not None
         if good or self.accelerator.scaler is not None:
             # with fp16 the scaler itself skips a bad step and learns a smaller scale from it
             self.optimizer.step()
@@ -135,8 +135,8 @@ class Round:
         # alone, a process need not wait for the next exchange to hear of a signal
         return stop or (self.accelerator.num_processes == 1 and self.outside.stop.asked)
 
-    def _backward(self) -> StepFigures:
-        progress, rank, figures = self.progress, self.accelerator.process_index, StepFigures()
+    def _backward(self) -> StepMetrics:
+        progress, rank, figures = self.progress, self.accelerator.process_index, StepMetrics()
         seed_dropout(self.recipe.seed, progress.round, progress.step, rank)
         for first in self.plan.starts(progress.step, rank):
             batch = self.source.read(first, self.plan.micro).to(self.accelerator.device)
@@ -156,11 +156,16 @@ class Round:
         whole = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
         return float(whole)
 
-    def _record(self, figures: Row, norm: float, rate: float, good: bool, seconds: float) -> None:
+    def _record(self, figures: MetricsRow, norm: float, rate: float, good: bool, seconds: float) -> None:
         if not self.accelerator.is_main_process:
             return
-        row: Row = {"round": self.progress.round, "step": self.progress.step, **figures}
-        row |= {"grad_norm": number(norm), "lr": rate, "skipped": not good, "seconds": round(seconds, 4)}
+        row: MetricsRow = {"round": self.progress.round, "step": self.progress.step, **figures}
+        row |= {
+            "grad_norm": finite_or_none(norm),
+            "lr": rate,
+            "skipped": not good,
+            "seconds": round(seconds, 4),
+        }
         if self.outside.metrics is not None:
             self.outside.metrics.append(row)
         self.outside.report(row)

@@ -25,18 +25,29 @@ from di4c_cli.noise import sample_seeds
 from di4c_cli.recipe import Recipe
 from di4c_cli.student import build, save_folder
 from di4c_cli.training.checkpoint import full_disk_explained
-from di4c_cli.training.curves import draw_curves
 from di4c_cli.training.estimate import on_meta
 from di4c_cli.training.loop import Outside, Report, Round
 from di4c_cli.training.loss_module import LossModule, Objective, make_objective, make_posterior
 from di4c_cli.training.make_student import new_student, student_config
-from di4c_cli.training.metrics import MetricsFile, Row, read_rows
-from di4c_cli.training.periodic import write_samples
+from di4c_cli.training.metrics import (
+    MetricsFile,
+    MetricsRow,
+    check_trackers,
+    read_rows,
+    start_trackers,
+    track,
+)
+from di4c_cli.training.pictures import draw_curves, write_samples
 from di4c_cli.training.plan import make_plan
-from di4c_cli.training.processes import idle_mps, lost_contact, make_accelerator, on_main
-from di4c_cli.training.run_folder import RunFolder, State
-from di4c_cli.training.signals import StopRequest, stop_on_signal
-from di4c_cli.training.trackers import check_trackers, start_trackers, track
+from di4c_cli.training.processes import (
+    StopRequest,
+    idle_mps,
+    lost_contact,
+    make_accelerator,
+    on_main,
+    stop_on_signal,
+)
+from di4c_cli.training.run_folder import RunFolder, RunState
 
 MakeObjective = Callable[[dict[str, Any]], Objective]
 
@@ -74,12 +85,12 @@ def distill(recipe: Recipe, out: Path, options: Options, objective: MakeObjectiv
     check_trackers(list(recipe.training.trackers))
     accelerator = make_accelerator(recipe.training.precision, options.device, recipe.training.trackers, out)
     main = accelerator.is_main_process
-    state = State.NEW
+    state = RunState.NEW
     if not options.force:
         state = on_main(accelerator, lambda: folder.state(recipe))
     if main and options.device is None and idle_mps():
         options.say("Training on the CPU: on Apple's GPU nothing has been tried. --device mps uses it.")
-    if state is State.FINISHED:
+    if state is RunState.FINISHED:
         accelerator.end_training()
         return Outcome(folder, True, main)
     run = Run(
@@ -231,10 +242,10 @@ class Run:
         posterior = make_posterior(self.recipe, student, number)
         return LossModule(student, frozen, objective, self.recipe.training.dropout > 0, posterior)
 
-    def _report(self, row: Row) -> None:
+    def _report(self, row: MetricsRow) -> None:
         self.options.report(row)
         if self.recipe.training.trackers:
-            track(self.accelerator, self.recipe, row)
+            track(self.accelerator, row, self.recipe.training.iterations)
 
     def _metrics(self, number: int, last: Path | None) -> MetricsFile | None:
         if not self.accelerator.is_main_process:

@@ -1,4 +1,4 @@
-"""Two processes are one run: same losses, one death ends both, and the checkpoint survives."""
+"""Two processes of one run: same losses, a dead process ends both, exit codes, and the checkpoint survives."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def losses(out: Path) -> list[float]:
 
 
 def children(process: subprocess.Popen[str]) -> list[psutil.Process]:
-    """The two processes of a launcher, in order; it may have others for a moment, that try out the processor."""
+    """The two processes of a launcher, in order of rank."""
     deadline = time.monotonic() + PATIENCE
     found: dict[int, psutil.Process] = {}
     while len(found) < 2:
@@ -40,7 +40,7 @@ def children(process: subprocess.Popen[str]) -> list[psutil.Process]:
     return [found[rank] for rank in sorted(found)]
 
 
-def test_two_processes_give_the_losses_of_one_in_float64(teacher: Path, tmp_path: Path) -> None:
+def test_launch_of_two_processes_gives_the_losses_of_one_in_float64(teacher: Path, tmp_path: Path) -> None:
     steps = "20"
     float64_run.main(str(teacher), str(tmp_path / "one"), steps)
     # with two backward passes of one sample each, which must not change anything either
@@ -51,7 +51,7 @@ def test_two_processes_give_the_losses_of_one_in_float64(teacher: Path, tmp_path
     assert max(abs(a - b) for a, b in zip(one, two, strict=True)) < 1e-8
 
 
-def test_one_step_of_two_processes_in_float32(teacher: Path, tmp_path: Path) -> None:
+def test_distill_with_two_processes_gives_the_step_of_one_in_float32(teacher: Path, tmp_path: Path) -> None:
     distill(small_recipe(teacher, training__iterations=1), tmp_path / "one", Options())
     code, said = run(arguments(teacher, tmp_path / "two", "--processes", "2", iterations=1))
     assert code == 0, said
@@ -60,7 +60,9 @@ def test_one_step_of_two_processes_in_float32(teacher: Path, tmp_path: Path) -> 
     assert max(float((one[name] - two[name]).abs().max()) for name in one) < 1e-5
 
 
-def test_a_dead_process_ends_the_run_and_one_process_can_go_on(teacher: Path, tmp_path: Path) -> None:
+def test_launch_ends_the_run_when_a_process_dies_and_one_process_resumes_it(
+    teacher: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "run"
     every = ("--set", "training.checkpoint_every=2")
     with started(arguments(teacher, out, *every, "--processes", "2", iterations=80)) as process:
@@ -80,7 +82,7 @@ def test_a_dead_process_ends_the_run_and_one_process_can_go_on(teacher: Path, tm
     assert [row["step"] for row in read_rows(out / "metrics.jsonl")] == list(range(1, 81))
 
 
-def test_ctrl_c_reaches_both_processes_once(teacher: Path, tmp_path: Path) -> None:
+def test_launch_forwards_ctrl_c_to_both_processes_once(teacher: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     args = arguments(teacher, out, "--processes", "2", iterations=2000)
     with started(args, start_new_session=True) as process:
@@ -93,7 +95,7 @@ def test_ctrl_c_reaches_both_processes_once(teacher: Path, tmp_path: Path) -> No
     assert (out / "round-1" / "checkpoints" / f"step-{steps:08d}" / "state.json").is_file()
 
 
-def test_presets_are_known_by_name() -> None:
+def test_preset_finds_configurations_by_name() -> None:
     assert set(presets()) == {"ddp", "fsdp2", "deepspeed-zero2"}
     assert preset("ddp").is_file()
     with pytest.raises(UserError, match="Did you mean 'fsdp2'"):

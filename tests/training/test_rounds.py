@@ -23,8 +23,8 @@ from di4c_cli.training import rounds
 from di4c_cli.training.loss_module import make_objective
 from di4c_cli.training.make_student import new_student, student_config
 from di4c_cli.training.metrics import read_rows
+from di4c_cli.training.processes import Stopped
 from di4c_cli.training.rounds import Options, distill, pool_size
-from di4c_cli.training.signals import Stopped
 
 RUN_FILES = {".lock", "recipe.yaml", "metrics.jsonl", "curves.png", "round-1", "student"}
 CHECKPOINT_FILES = {"model.safetensors", "ema.safetensors", "optimizer.pt", "state.json"}
