@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test lint bench clean
+.PHONY: install demo test quick lint bench clean
 
 install: $(STAMP)
 
@@ -28,6 +28,10 @@ lint: install
 
 test: install lint
 	$(BIN)/python -m pytest
+
+# the inner loop: all tests but those marked slow
+quick: install
+	$(BIN)/python -m pytest -m "not slow"
 
 # compares ratios with benchmarks/baseline.json; run nothing else on the machine meanwhile
 bench: install

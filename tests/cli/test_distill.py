@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "training"))
-from small_run import arguments, make_teacher
-
 from di4c_cli.cli.app import app
 from di4c_cli.cli.distill import resolve
 from di4c_cli.cli.live import duration
+from tests.helpers.small_run import arguments, make_teacher
 
 
 @pytest.fixture(scope="module")

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from small_models import digits, judge_folder, save_pair, small_model, text_pair
 from typer.testing import CliRunner, Result
 
 from di4c_cli.cli.app import app
 from di4c_cli.evaluation.result import Results
+from tests.helpers.small_models import digits, judge_folder, save_pair, small_model, text_pair
 
 __all__ = ["digits", "judge_folder", "text_pair"]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from published_models import instrument, many_classes, maskgit, tauldr, text_rows
-from small_models import judge_folder, save_pair, text_pair
 from typer.testing import CliRunner
 
 from di4c_cli.cli.app import app
 from di4c_cli.evaluation.protocols import protocol
+from tests.helpers.published_models import instrument, many_classes, maskgit, tauldr, text_rows
+from tests.helpers.small_models import judge_folder, save_pair, text_pair
 
 __all__ = ["judge_folder", "text_pair"]
 

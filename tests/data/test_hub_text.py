@@ -10,11 +10,11 @@ from typing import Any
 import pyarrow as arrow
 import pytest
 import torch
-from data_models import gpt2_model, wanted
 from pyarrow import parquet
 
 from di4c_cli.data.hub_text import Listing, Streamed, find_listing, hub_documents, pinned_listing
 from di4c_cli.errors import UserError
+from tests.helpers.data_models import gpt2_model, wanted
 
 TEXTS = [f"Document number {n}: " + "some words, " * (n % 5) for n in range(40)]
 OPENED: list[int] = []

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from data_models import pixel_model, vq_model, wanted
 from PIL import Image
 
 from di4c_cli.data import vq_cache
 from di4c_cli.data.source import find_items, open_source
 from di4c_cli.errors import UserError
+from tests.helpers.data_models import pixel_model, vq_model, wanted
 
 CHANCE = np.random.default_rng(0)
 PICTURES = CHANCE.integers(0, 256, (6, 32, 32, 3), dtype=np.uint8)

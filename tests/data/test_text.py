@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as arrow
 import pytest
 import torch
-from data_models import gpt2_model, model, text_model, wanted
 from pyarrow import parquet
 
 from di4c_cli.data.source import find_items, open_source
 from di4c_cli.errors import UserError
+from tests.helpers.data_models import gpt2_model, model, text_model, wanted
 
 TEXTS = ["The quick brown fox.", "Jumps over", "the lazy dog, twice and more."]
 

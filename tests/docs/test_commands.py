@@ -18,14 +18,14 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from published_models import GOLDEN
-from scan_network import Scan
-from shown import commands, header, overlooked
-from small_models import judge_folder
 from typer.testing import CliRunner
 
 from di4c_cli.cli.app import COMMANDS, app
 from di4c_cli.training import worlds
+from tests.helpers.published_models import GOLDEN
+from tests.helpers.scan_network import Scan
+from tests.helpers.shown import commands, header, overlooked
+from tests.helpers.small_models import judge_folder
 
 __all__ = ["judge_folder"]
 ROOT = Path(__file__).parents[2]
@@ -56,7 +56,7 @@ SHORT = {
     "pretrain": ["--iterations", "1"],
 }
 """Appended flags; of a flag given twice the last counts."""
-TOOLS = re.compile(r"(?:python )?(-m benchmarks\.\w+|(?:tests|docs|benchmarks)/\S+\.py)(.*)")
+TOOLS = re.compile(r"python (?:-m )?((?:tools|benchmarks)[./]\S+)(.*)")
 """Scripts of the repository; they take minutes to hours, so their own account of their flags is asked."""
 LATE = re.compile(r"\bRUN\b")
 """Lines that need what others on the page make."""
@@ -171,17 +171,16 @@ def in_shell(line: str, number: int) -> None:
         assert done.returncode == 0, f"{line}: {done.stderr}"
 
 
-def check_tool(path: str, flags: list[str]) -> None:
-    """A script that is there and knows the flags shown."""
-    done = subprocess.run(
-        [sys.executable, *path.split(), "--help"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
+def check_tool(name: str, flags: list[str]) -> None:
+    """A script, by path or as a module, that is there and knows the flags shown."""
+    start = [ROOT / name] if name.endswith(".py") else ["-m", name]
+    done = subprocess.run([sys.executable, *start, "--help"], capture_output=True, text=True, check=True)
     for flag in flags:
-        assert not flag.startswith("--") or flag in done.stdout, f"{path} has no {flag}"
+        assert not flag.startswith("--") or flag in done.stdout, f"{name} has no {flag}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: "/".join(page.parts[-2:]))
-def test_every_command_shown_works(page: Path, judge_folder: Path) -> None:
+def test_page_shows_commands_that_work(page: Path, judge_folder: Path) -> None:
     lay_out(judge_folder)
     before = [text for other in PAGES[: PAGES.index(page)] for text in commands(other.read_text("utf-8"))]
     done = [command for command in ONCE if command in before]
@@ -192,11 +191,11 @@ def test_every_command_shown_works(page: Path, judge_folder: Path) -> None:
 
 
 @pytest.mark.parametrize("page", ALL, ids=lambda page: "/".join(page.parts[-2:]))
-def test_no_command_is_overlooked(page: Path) -> None:
+def test_page_commands_are_all_collected(page: Path) -> None:
     assert overlooked(page.read_text(encoding="utf-8")) == []
 
 
-def test_what_is_seen_on_a_page() -> None:
+def test_commands_finds_blocks_and_inline_code() -> None:
     page = (
         "Bare:\n\n    di4c\n    $ di4c teachers --json   a remark\n    VAR=1 .venv/bin/di4c sample -n 2 # more\n\n"
         "```\n$ di4c eval \\\n    --steps 1\n```\n\n```text\ndi4c distill prints this\n```\n\n"
@@ -218,7 +217,7 @@ def test_what_is_seen_on_a_page() -> None:
 @pytest.mark.parametrize(
     "recipe", RECIPES, ids=lambda recipe: recipe.relative_to(ROOT / "recipes").as_posix()
 )
-def test_the_first_line_of_a_recipe_runs_it(recipe: Path, judge_folder: Path) -> None:
+def test_recipe_header_runs_the_recipe(recipe: Path, judge_folder: Path) -> None:
     """By a dry run, where the command has one."""
     command = header(recipe)
     if not exempt(command):
@@ -226,7 +225,7 @@ def test_the_first_line_of_a_recipe_runs_it(recipe: Path, judge_folder: Path) ->
         run(command, flags=("--dry-run",) if " distill " in command else ())
 
 
-def test_the_exempt_lines_name_what_is_there() -> None:
+def test_page_names_existing_targets_and_extras() -> None:
     """Make targets and extras can be looked up, even if they are not run."""
     targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.M)
     project = (ROOT / "pyproject.toml").read_text().partition("[project.optional-dependencies]")[2]
@@ -240,13 +239,13 @@ def test_the_exempt_lines_name_what_is_there() -> None:
 
 
 @pytest.mark.parametrize("page", ALL, ids=lambda page: "/".join(page.parts[-2:]))
-def test_every_command_named_exists(page: Path) -> None:
+def test_page_names_existing_commands(page: Path) -> None:
     for name in re.findall(r"`di4c ([a-z-]+)\b", page.read_text(encoding="utf-8")):
         assert name in COMMANDS, name
 
 
 @pytest.mark.parametrize("name", ["README.md", "docs/troubleshooting.md"])
-def test_python_in_pages(name: str) -> None:
+def test_page_python_runs(name: str) -> None:
     """Indented blocks that begin with an import are Python, and run."""
     blocks = re.findall(r"(?:^ {4}.*\n|^\n(?= {4}))+", (ROOT / name).read_text(encoding="utf-8"), re.M)
     code = [
@@ -257,13 +256,13 @@ def test_python_in_pages(name: str) -> None:
         exec(compile(block.lstrip("\n"), name, "exec"), {})
 
 
-def test_links_between_pages_lead_somewhere() -> None:
+def test_page_links_lead_somewhere() -> None:
     for page in ALL:
         for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
             assert target.startswith("http") or (page.parent / target).exists(), (page.name, target)
 
 
-def test_tests_named_in_the_pages_exist() -> None:
+def test_page_names_existing_tests() -> None:
     """SECURITY.md and docs/reliability.md name the tests behind their promises."""
     known = {
         name

@@ -43,7 +43,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     sys.modules.pop("my_teachers", None)
 
 
-def test_no_example_is_left_out() -> None:
+def test_extending_page_examples_are_all_tested() -> None:
     files = [text.split()[1].rstrip(":") for kind, text in BLOCK.findall(PAGE) if kind == "python"]
     assert files == ["make_weights.py", "my_teachers.py", "reverse_loss.py", "left_to_right.py", "ink.py"]
 
@@ -63,7 +63,7 @@ def install(folder: Path) -> None:
     (info / "entry_points.txt").write_text(f"[{group}]\n{points}")
 
 
-def test_a_teacher(here: Path) -> None:
+def test_teacher_example_converts_and_trains(here: Path) -> None:
     run("make_weights.py", here)
     (here / "my_teachers.py").write_text(example("my_teachers.py"), encoding="utf-8")
     install(here)
@@ -78,7 +78,7 @@ def test_a_teacher(here: Path) -> None:
     assert "mine" in CliRunner().invoke(app, ["teachers"]).stdout
 
 
-def test_a_loss(here: Path) -> None:
+def test_loss_example_trains(here: Path) -> None:
     names = run("reverse_loss.py", here)
     rows = read_rows(here / "runs" / "reverse" / "metrics.jsonl")
     assert len(rows) == 3 and all(row["reverse"] > 0 for row in rows)
@@ -90,7 +90,7 @@ def test_a_loss(here: Path) -> None:
     assert first["loss"] == pytest.approx(bare["loss"] + 0.1 * first["reverse"], rel=1e-5)
 
 
-def test_a_sampler(here: Path) -> None:
+def test_sampler_example_samples(here: Path) -> None:
     names = run("left_to_right.py", here)
     assert names["x"].shape == (6, 64) and int(names["x"].max()) < 8 and names["images"].shape == (6, 8, 8)
     walk, denoiser = names["left_to_right"], names["model"].denoiser
@@ -98,7 +98,7 @@ def test_a_sampler(here: Path) -> None:
     assert torch.equal(alone[0], names["x"][3]), "sample 3 is the same in any batch"
 
 
-def test_a_metric(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_metric_example_measures(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = run("ink.py", here)
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 4 and lines[0].startswith("teacher 1 step")

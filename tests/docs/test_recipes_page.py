@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 from pydantic import BaseModel
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
-import make_recipes
-
 from di4c_cli.recipe import Pretrain, Recipe
+from tools import make_recipes
 
 
-def test_the_page_is_up_to_date() -> None:
+def test_recipes_page_is_up_to_date() -> None:
     told = make_recipes.PAGE.read_text(encoding="utf-8")
-    assert told == make_recipes.page(), "run `python docs/make_recipes.py`"
+    assert told == make_recipes.page(), "run `python -m tools.make_recipes`"
 
 
-def test_every_key_has_a_meaning() -> None:
+def test_recipe_keys_all_have_a_meaning() -> None:
     def walk(model: type[BaseModel], where: str) -> None:
         for name, field in model.model_fields.items():
             assert field.description, f"{where}.{name}"
@@ -30,7 +25,7 @@ def test_every_key_has_a_meaning() -> None:
     walk(Pretrain, "pretrain")
 
 
-def test_values_in_words() -> None:
+def test_recipes_page_says_values_in_words() -> None:
     text = make_recipes.page()
     assert "| `latents` | integer, ≥ 1 | `16` | L, λ draws per sample (M = N = L) |" in text
     assert "| `distil_weight` | number or `1/step` | `1` |" in text

@@ -33,7 +33,7 @@ def read_unet(folder: Path, weights: str) -> UNet:
 
 
 @pytest.mark.parametrize("who", FOLDERS)
-def test_parameters_stand_in_the_published_order(golden: Path, who: str) -> None:
+def test_unet_parameters_stand_in_the_published_order(golden: Path, who: str) -> None:
     """The EMA is a list without names: it can only be read if our order is the published one."""
     stored = safe.read_pickle(next((golden / "tauldr" / who).glob("checkpoints/*.pt")))["model"]
     net = read_unet(golden / "tauldr" / who, "ema")
@@ -46,7 +46,7 @@ def test_parameters_stand_in_the_published_order(golden: Path, who: str) -> None
 @torch.no_grad()
 @pytest.mark.parametrize("weights", WEIGHTS)
 @pytest.mark.parametrize("who", FOLDERS)
-def test_unet_forward(golden: Path, who: str, weights: str) -> None:
+def test_unet_gives_the_stored_outputs(golden: Path, who: str, weights: str) -> None:
     net = read_unet(golden / "tauldr" / who, weights)
     io = load_file(golden / "tauldr" / who / "io.safetensors")
     x, t, lam = io["x"], io["t"], io.get("lams")
@@ -64,7 +64,7 @@ def test_unet_forward(golden: Path, who: str, weights: str) -> None:
 
 
 @torch.no_grad()
-def test_published_weights_are_the_average(golden: Path) -> None:
+def test_tauldr_teacher_loads_its_averaged_weights(golden: Path) -> None:
     """Without an option the model is the one its authors evaluate."""
     io = load_file(golden / "tauldr" / "teacher" / "io.safetensors")
     ours = load(str(golden / "tauldr" / "teacher")).log_probs(io["x"], io["t"]).exp()
@@ -72,7 +72,7 @@ def test_published_weights_are_the_average(golden: Path) -> None:
 
 
 @torch.no_grad()
-def test_first_latent_embedding(golden: Path) -> None:
+def test_unet_latent_embedding_is_the_stored_one(golden: Path) -> None:
     net = read_unet(golden / "tauldr" / "di4c_student", "ema")
     io = load_file(golden / "tauldr" / "di4c_student" / "io.safetensors")
     features = net.latent_features(io["lams"], net.time_features(io["t"]))
@@ -85,7 +85,7 @@ def at(time: Tensor, start: Tensor | None = None) -> tuple[Tensor, Tensor]:
     return (torch.zeros_like(wide) if start is None else start.double()), wide
 
 
-def test_forward_process_of_the_configuration(golden: Path) -> None:
+def test_tauldr_configuration_gives_the_stored_process(golden: Path) -> None:
     """The configuration beside the checkpoint gives the process the original rebuilds from it."""
     process = load(str(golden / "tauldr" / "teacher")).denoiser.process
     io = load_file(golden / "tauldr" / "teacher" / "io.safetensors")
@@ -107,7 +107,7 @@ def vqgan(golden: Path) -> VQGAN:
 
 
 @torch.no_grad()
-def test_vqgan_forward(golden: Path, vqgan: VQGAN) -> None:
+def test_vqgan_gives_the_stored_outputs(golden: Path, vqgan: VQGAN) -> None:
     io = load_file(golden / "vqgan" / "io.safetensors")
     image = io["image"]
     torch.testing.assert_close(vqgan.encoder(image), io["encoder_out"], atol=5e-5, rtol=0)

@@ -5,7 +5,6 @@ The totals are the paper's compositions as settings: `Objective.weights` decides
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,15 +13,13 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "objective"))
-from tables import Everything, flat, ones, stored
-
 from di4c_cli.objective.core import Core
 from di4c_cli.objective.loss import Objective
 from di4c_cli.objective.problem import Outcome, Problem, Weights
 from di4c_cli.objective.settings import Alpha, Delta, Settings, Span
 from di4c_cli.objective.times import Moments, alpha_at
 from di4c_cli.process import Masked, Process
+from tests.helpers.tables import Everything, flat, ones, stored
 
 Tensors = dict[str, Tensor]
 SDTT = Settings(delta=Delta(0.02, 0.02), alpha=Alpha("sigmoid", 0.1))
@@ -102,7 +99,7 @@ SCALED = {
 
 
 @pytest.mark.parametrize("prefix", ["", "teacher_mix."], ids=["product", "mixture"])
-def test_masked_sdtt(golden: Path, prefix: str) -> None:
+def test_di4c_loss_gives_the_sdtt_values(golden: Path, prefix: str) -> None:
     g = load_file(golden / "losses" / "masked_sdtt.safetensors")
     process, t = Masked(g["student_t_logits"].shape[-1] - 1), g["t"]
     teacher = g["teacher_lam_logits"] if prefix else g["teacher_logits"][:, None]
@@ -119,7 +116,7 @@ def test_masked_sdtt(golden: Path, prefix: str) -> None:
         close(outcome(*inputs, variate, teacher, weights(SDTT, t, variate)).total, g[f"{prefix}out.{key}"])
 
 
-def test_masked_maskgit_as_published(golden: Path) -> None:
+def test_di4c_loss_gives_the_maskgit_values(golden: Path) -> None:
     """The published loss counts known positions and the mask's class: to the core, nothing is known."""
     g = load_file(golden / "losses" / "masked_maskgit.safetensors")
     process, t = Everything(g["student_t_logits"].shape[-1]), 1 - g["r"]
@@ -148,7 +145,7 @@ def small_times(g: Tensors, process: Process) -> Tensor:
     return out.terms["distil"].view(batch, latents).mean(1)
 
 
-def test_gaussian_tauldr(golden: Path) -> None:
+def test_di4c_loss_gives_the_tauldr_values(golden: Path) -> None:
     g = load_file(golden / "losses" / "gaussian_tauldr.safetensors")
     process, t = Everything(g["student_t_logits"].shape[-1]), g["t"]
     inputs, teacher = (g, process, g["x0"], g["x_0_samples"]), g["teacher_logits"][:, None]

@@ -9,15 +9,13 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-import other_sizes
+from tests.helpers import other_sizes
 
 HERE = Path(__file__).parent
 
 
 @pytest.mark.slow
-def test_every_format_at_other_sizes(tmp_path: Path) -> None:
+def test_formats_read_other_sizes(tmp_path: Path) -> None:
     other_sizes.write(tmp_path)
     tests = [str(HERE / "test_transformers.py"), str(HERE / "test_convolutional.py")]
     done = subprocess.run(

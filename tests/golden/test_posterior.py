@@ -24,7 +24,7 @@ def case(golden: Path) -> tuple[Gaussian, dict[str, Tensor]]:
     return process, load_file(golden / "tauldr" / "posterior" / "io.safetensors")
 
 
-def test_matrices(case: tuple[Gaussian, dict[str, Tensor]]) -> None:
+def test_gaussian_matrices_are_the_stored_ones(case: tuple[Gaussian, dict[str, Tensor]]) -> None:
     process, io = case
     t, s = io["t"].double(), io["s"].double()
     zero = torch.zeros_like(t)
@@ -38,7 +38,7 @@ def test_matrices(case: tuple[Gaussian, dict[str, Tensor]]) -> None:
         torch.testing.assert_close(matrix.float(), io[key], rtol=0, atol=5e-6)
 
 
-def test_prior_is_the_published_one(case: tuple[Gaussian, dict[str, Tensor]]) -> None:
+def test_gaussian_prior_is_the_published_one(case: tuple[Gaussian, dict[str, Tensor]]) -> None:
     """Stationary for even S; for odd S the published centre is half a state off, and is kept."""
     process, io = case
     torch.testing.assert_close(process.stationary(), io["initial_dist"], rtol=0, atol=1e-9)
@@ -47,14 +47,16 @@ def test_prior_is_the_published_one(case: tuple[Gaussian, dict[str, Tensor]]) ->
 
 
 @pytest.mark.parametrize(("eps", "atol"), [(EPS, 1e-9), (0.0, 1e-5)])
-def test_posterior(case: tuple[Gaussian, dict[str, Tensor]], eps: float, atol: float) -> None:
+def test_gaussian_posterior_is_the_stored_one(
+    case: tuple[Gaussian, dict[str, Tensor]], eps: float, atol: float
+) -> None:
     process, io = case
     ours = process.posterior(io["p0t"].double(), io["x_t"], io["t"].double(), io["s"].double(), eps=eps)
     torch.testing.assert_close(ours, io["p_st_f64"], rtol=0, atol=atol)
     torch.testing.assert_close(ours.float(), io["p_st"], rtol=0, atol=1e-4)
 
 
-def test_posterior_of_a_known_x0(case: tuple[Gaussian, dict[str, Tensor]]) -> None:
+def test_gaussian_posterior_of_a_known_x0_is_the_stored_one(case: tuple[Gaussian, dict[str, Tensor]]) -> None:
     process, io = case
     certain = torch.nn.functional.one_hot(io["x_0"], process.symbols).double()
     ours = process.posterior(certain, io["x_t"], io["t"].double(), io["s"].double(), eps=EPS)

@@ -14,7 +14,7 @@ from di4c_cli.sampler.grid import reveal_counts
 from di4c_cli.sampler.guidance import GuidedPrediction
 
 
-def test_schedules_are_the_golden_ones(golden: Path) -> None:
+def test_reveal_counts_are_the_stored_schedules(golden: Path) -> None:
     stored = load_file(golden / "maskgit" / "io.safetensors")
     names = [name for name in stored if name.startswith("schedule.")]
     assert len(names) >= 15
@@ -32,7 +32,7 @@ class Stored(nn.Module):
         return h
 
 
-def test_guided_logits_are_the_golden_ones(golden: Path) -> None:
+def test_guided_prediction_gives_the_stored_logits(golden: Path) -> None:
     stored = load_file(golden / "maskgit" / "io.safetensors")
     with_label, without = stored["logits_drop_no"], stored["logits_drop_all"]
     batch, length, symbols = with_label.shape

@@ -57,7 +57,7 @@ def timed(model: Model) -> Any:
     return network
 
 
-def test_sdtt_teacher(golden: Path) -> None:
+def test_sdtt_teacher_gives_the_stored_outputs(golden: Path) -> None:
     io = load_file(golden / "sdtt" / "io.safetensors")
     model = load(str(golden / "sdtt"))
     assert model.config.network["length"] == io["xt"].shape[1]
@@ -66,7 +66,7 @@ def test_sdtt_teacher(golden: Path) -> None:
     check(timed(model), io["xt"], io["logits"], 2e-5, t=time_of(io["sigma"]))
 
 
-def test_mdlm_honours_its_flag(golden: Path) -> None:
+def test_mdlm_obeys_time_conditioning(golden: Path) -> None:
     io = load_file(golden / "mdlm" / "io.safetensors")
     model = load(str(golden / "mdlm"))
     flag = json.loads((golden / "mdlm" / "config.json").read_text())["time_conditioning"]
@@ -79,7 +79,7 @@ def test_mdlm_honours_its_flag(golden: Path) -> None:
         check(network_of(model), io["xt"], io[key], 2e-5, t=time_of(io["sigma"]))
 
 
-def test_doubled_prefix_is_the_same_teacher(golden: Path, tmp_path: Path) -> None:
+def test_sdtt_teacher_with_a_doubled_prefix_is_the_same(golden: Path, tmp_path: Path) -> None:
     """The oldest SDTT teacher was pushed with one wrapper inside another."""
     tensors = load_file(golden / "sdtt" / "model.safetensors")
     save_file(
@@ -90,7 +90,7 @@ def test_doubled_prefix_is_the_same_teacher(golden: Path, tmp_path: Path) -> Non
     check(network_of(load(str(tmp_path))), io["xt"], io["logits_sigma0"], 2e-5)
 
 
-def test_rotary_buffer_is_the_stored_one(golden: Path) -> None:
+def test_rotary_frequencies_are_the_stored_ones(golden: Path) -> None:
     tensors = load_file(golden / "sdtt" / "model.safetensors")
     network = network_of(load(str(golden / "sdtt")))
     fresh = network.rotary_emb.frequencies()
@@ -98,7 +98,7 @@ def test_rotary_buffer_is_the_stored_one(golden: Path) -> None:
 
 
 @pytest.mark.parametrize("weights", ["live", "ema"])
-def test_sdtt_student(golden: Path, weights: str) -> None:
+def test_sdtt_student_gives_the_stored_outputs(golden: Path, weights: str) -> None:
     folder = golden / "sdtt_di4c_student"
     io = load_file(folder / "io.safetensors")
     model = load(str(folder), weights=weights)
@@ -114,7 +114,7 @@ def test_sdtt_student(golden: Path, weights: str) -> None:
     check(timed(model), io["xt"], io[f"{weights}.logits"], 3e-5, lam=io["z"], t=time_of(io["sigma"]))
 
 
-def test_sdtt_student_without_its_configuration(golden: Path, tmp_path: Path) -> None:
+def test_sdtt_student_loads_without_its_configuration(golden: Path, tmp_path: Path) -> None:
     """The released files come alone: everything but the length follows from the weights."""
     path = tmp_path / "sdtt7-di4c2.ckpt"
     path.write_bytes((golden / "sdtt_di4c_student" / "last.ckpt").read_bytes())
@@ -134,7 +134,7 @@ def maskgit_case(golden: Path, name: str) -> tuple[Model, Tensors, Tensor]:
     return load(str(folder), **options), io, labels
 
 
-def test_maskgit_teacher(golden: Path) -> None:
+def test_maskgit_teacher_gives_the_stored_outputs(golden: Path) -> None:
     model, io, labels = maskgit_case(golden, "maskgit")
     network, x = network_of(model), io["img_token"].flatten(1)
     check(network, x, io["logits"], 3e-5, label=labels)
@@ -149,7 +149,7 @@ def test_maskgit_teacher(golden: Path) -> None:
     torch.testing.assert_close(guided, io["cfg.logits"], rtol=0, atol=3e-5 * (1 + 2 * float(io["cfg.w"])))
 
 
-def test_maskgit_student(golden: Path) -> None:
+def test_maskgit_student_gives_the_stored_outputs(golden: Path) -> None:
     model, io, labels = maskgit_case(golden, "maskgit_di4c_student")
     network, x = network_of(model), io["img_token"].flatten(1)
     with torch.no_grad():

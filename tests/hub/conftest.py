@@ -10,9 +10,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from standin import BRANCH, GOLDEN, TOKEN, Run, StandIn
+from tests.helpers.standin import BRANCH, GOLDEN, TOKEN, Run, StandIn
 
 
 @pytest.fixture

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from standin import BRANCH, Run, StandIn
 
 from di4c_cli import load
 from di4c_cli.publish import publish
 from di4c_cli.teacher import registry
+from tests.helpers.standin import BRANCH, Run, StandIn
 
 TEXT = "Sphinx of black quartz, judge my vow! The five boxing wizards jump quickly. 0123456789\n"
 RUN = Path("runs/sdtt-7-sdtt-7-s0")

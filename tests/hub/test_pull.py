@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from standin import BRANCH, GOLDEN, Fault, Run, StandIn, leftovers
 
 from di4c_cli import hub as client
 from di4c_cli import load
 from di4c_cli.errors import Di4cError, Failure, UserError
+from tests.helpers.standin import BRANCH, GOLDEN, Fault, Run, StandIn, leftovers
 
 X = torch.full((2, 24), 97)
 

@@ -11,7 +11,6 @@ import torch
 import yaml
 from safetensors import safe_open
 from safetensors.torch import load_file
-from standin import GOLDEN, Fault, Run, StandIn
 
 from di4c_cli import hub as client
 from di4c_cli import load
@@ -19,6 +18,7 @@ from di4c_cli.errors import Failure, UserError
 from di4c_cli.evaluation.sampling import Entrant
 from di4c_cli.publish import publish
 from di4c_cli.teacher.convert import convert
+from tests.helpers.standin import GOLDEN, Fault, Run, StandIn
 
 STUDENTS = {
     "text": ("sdtt_di4c_student", {}),

@@ -1,5 +1,5 @@
 """The small judge."""
 
-from small_models import judge_folder
+from tests.helpers.small_models import judge_folder
 
 __all__ = ["judge_folder"]

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from scan_network import Scan
 from torch import Tensor, nn
 
 from di4c_cli.errors import UserError
@@ -16,6 +15,7 @@ from di4c_cli.metric.frechet import Moments, frechet
 from di4c_cli.metric.inception_score import inception_score
 from di4c_cli.metric.kid import kernel_distance
 from di4c_cli.metric.reference import Reference, cached_reference, make_reference
+from tests.helpers.scan_network import Scan
 
 
 class Only(nn.Module):

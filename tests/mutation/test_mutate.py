@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-import mutate
-from mutants import Mutant, mutants
-from warm import limit
+from tools.mutation import mutate
+from tools.mutation.mutants import Mutant, mutants
+from tools.mutation.warm import limit
 
 SOURCE = '''
 """Doc 1."""
@@ -35,7 +34,7 @@ def f(x: int, y: float = 0.5, *, up: bool = True) -> float:
 '''
 
 
-def test_every_kind_of_change(tmp_path: Path) -> None:
+def test_mutants_cover_every_kind_of_change(tmp_path: Path) -> None:
     path = tmp_path / "code.py"
     path.write_text(SOURCE)
     found = mutants(path)
@@ -64,7 +63,7 @@ def test_every_kind_of_change(tmp_path: Path) -> None:
     assert len(set(sources)) == len(found)
 
 
-def test_the_sample_is_seeded_and_spread() -> None:
+def test_chosen_sample_is_seeded_and_spread() -> None:
     first, again, other = (mutate.chosen(["process"], 30, seed) for seed in (0, 0, 1))
     assert first == again != other and len(first) == 30
     assert len({one.path.name for one in first}) >= 3
@@ -72,7 +71,7 @@ def test_the_sample_is_seeded_and_spread() -> None:
         compile(one.source(), str(one.path), "exec")
 
 
-def test_every_mapped_test_exists() -> None:
+def test_mapped_tests_exist() -> None:
     for paths in mutate.TESTS.values():
         assert all((mutate.ROOT / path).exists() for path in paths)
 
@@ -80,11 +79,11 @@ def test_every_mapped_test_exists() -> None:
 @pytest.mark.parametrize(
     ("killed", "total", "low", "high"), [(340, 400, 0.8117, 0.8817), (10, 10, 0.7225, 1.0), (0, 0, 0, 1)]
 )
-def test_wilson(killed: int, total: int, low: float, high: float) -> None:
+def test_wilson_gives_the_interval(killed: int, total: int, low: float, high: float) -> None:
     assert mutate.wilson(killed, total) == pytest.approx((low, high), abs=5e-4)
 
 
-def test_the_report(capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_prints_share_survivors_and_json(capsys: pytest.CaptureFixture[str]) -> None:
     mutant = Mutant(mutate.ROOT / "di4c_cli" / "process" / "base.py", 12, 4, "Add -> Sub")
     done = [
         mutate.Trial(mutant, outcome, 1.0) for outcome in ["killed"] * 40 + ["timeout"] * 9 + ["survived"]
@@ -97,7 +96,7 @@ def test_the_report(capsys: pytest.CaptureFixture[str]) -> None:
     assert mutate.report(done, 0.95) == 1
 
 
-def test_what_an_earlier_run_killed_is_not_tried_again() -> None:
+def test_killed_before_finds_what_an_earlier_run_killed() -> None:
     """Two changes with one label count as killed when both were."""
     path = mutate.ROOT / "di4c_cli" / "process" / "base.py"
     first, second, other = (Mutant(path, 12, 4, change) for change in ("Add -> Sub", "0 -> 1", "1 -> 2"))
@@ -147,7 +146,7 @@ def measured_by_coverage() -> bool:
 
 
 @pytest.mark.skipif(measured_by_coverage(), reason="pytest --cov takes the place of the mutator's own watch")
-def test_forks_and_fresh_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trials_run_in_forks_and_fresh_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A small project: what a test calls, what none calls, what only importing shows."""
     monkeypatch.setattr(mutate, "ROOT", tmp_path)
     monkeypatch.setattr(mutate, "TESTS", {"process": ("tests/process",)})
@@ -175,7 +174,7 @@ def test_forks_and_fresh_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     }
 
 
-def test_processor_time_runs_out() -> None:
+def test_limit_ends_a_process_out_of_processor_time() -> None:
     pid = os.fork()
     if pid == 0:
         limit(0)

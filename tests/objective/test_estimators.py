@@ -15,12 +15,21 @@ from typing import Any
 
 import pytest
 import torch
-from enumerable import DATA, LENGTH, SYMBOLS, clean_laws, configurations, student, target_law, teacher
 from torch import Tensor
 
 from di4c_cli.denoiser import Denoiser, Prediction
 from di4c_cli.objective.core import Core
 from di4c_cli.objective.problem import Outcome, Problem, Weights
+from tests.helpers.enumerable import (
+    DATA,
+    LENGTH,
+    SYMBOLS,
+    clean_laws,
+    configurations,
+    student,
+    target_law,
+    teacher,
+)
 
 REPEATS, LATENTS = 4000, 4
 T, U = 0.8, 0.45

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import Tensor, nn
-from worlds import BATCH, Case, case
 
 from di4c_cli.bench.dense import dense_loss, dense_terms
 from di4c_cli.denoiser import Prediction
 from di4c_cli.objective.fused import evaluate
 from di4c_cli.objective.problem import Weights
+from tests.helpers.worlds import BATCH, Case, case
 
 VARIATES = ["marginal", "convex", "none"]
 WORLDS = ["dit", "maskgit", "unet"]

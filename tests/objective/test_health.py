@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tables import Everything, ones, stored
 from torch import Tensor
 
 from di4c_cli.bench.dense import dense_terms
@@ -15,6 +14,7 @@ from di4c_cli.objective.core import Core
 from di4c_cli.objective.health import Probe, pairwise_kl
 from di4c_cli.objective.problem import Problem, Weights
 from di4c_cli.objective.terms import TERMS
+from tests.helpers.tables import Everything, ones, stored
 
 BATCH, LATENTS, SYMBOLS = 3, 4, 5
 

@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tables import stored
 from torch import Tensor
-from worlds import BATCH, LATENTS, case, denoiser
 
 from di4c_cli.noise import Noise
 from di4c_cli.objective.core import Chunk, Core
@@ -18,6 +16,8 @@ from di4c_cli.objective.steps import analytical
 from di4c_cli.objective.targets import NEAR, averaged, groups
 from di4c_cli.objective.times import Moments
 from di4c_cli.process import Masked
+from tests.helpers.tables import stored
+from tests.helpers.worlds import BATCH, LATENTS, case, denoiser
 
 ROW = 11 * 8
 """Bytes of one law of the small DiT in float64."""

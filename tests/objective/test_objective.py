@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import pytest
 import torch
-from enumerable import DATA, LENGTH, NOISY, PLACES, SYMBOLS, clean_laws, configurations, student, teacher
 from scipy import stats
 from torch import Tensor
-from worlds import denoiser
 
 from di4c_cli.bench.dense import dense_loss
+from di4c_cli.data.batch import Batch
 from di4c_cli.denoiser import Denoiser
 from di4c_cli.errors import UserError
 from di4c_cli.noise import Noise
@@ -24,6 +23,18 @@ from di4c_cli.objective.reference import draw_reference, trajectory
 from di4c_cli.objective.settings import Alpha, Delta, PosteriorSettings, Settings, Step, Times
 from di4c_cli.objective.steps import confident, teacher_predictions
 from di4c_cli.objective.times import Moments, alpha_at, draw_moments
+from tests.helpers.enumerable import (
+    DATA,
+    LENGTH,
+    NOISY,
+    PLACES,
+    SYMBOLS,
+    clean_laws,
+    configurations,
+    student,
+    teacher,
+)
+from tests.helpers.worlds import denoiser
 
 CIFAR = Settings(latents=3, branch="both", delta=Delta(0.01, 0.02, 0.5), step=Step(0.001, 0.01))
 MASKGIT = Settings(
@@ -37,13 +48,6 @@ SDTT = Settings(
     alpha=Alpha("zero"),
 )
 PAPER = {"cifar10": CIFAR, "maskgit": MASKGIT, "sdtt": SDTT}
-
-
-@dataclass(frozen=True)
-class Batch:
-    index: list[int]
-    x0: Tensor | None = None
-    label: Tensor | None = None
 
 
 def batch_of(model: Denoiser, index: list[int]) -> Batch:

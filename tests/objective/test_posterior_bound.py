@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 
 import pytest
 import torch
 from torch import Tensor
-from worlds import NETWORKS, scatter
 
+from di4c_cli.data.batch import Batch
 from di4c_cli.denoiser import Denoiser, Latent
 from di4c_cli.errors import UserError
 from di4c_cli.network import build
@@ -19,6 +19,7 @@ from di4c_cli.objective.loss import Loss, Objective
 from di4c_cli.objective.posterior import LESSONS, LESSONS_LOCAL, Posterior, divergence, price
 from di4c_cli.objective.settings import Alpha, PosteriorSettings, Settings, Span, Times
 from di4c_cli.process import Gaussian, Masked
+from tests.helpers.worlds import NETWORKS, scatter
 
 ALONE = Settings(
     latents=1,
@@ -29,13 +30,6 @@ ALONE = Settings(
     time=Times(one_share=1.0),
     posterior=PosteriorSettings(),
 )
-
-
-@dataclass(frozen=True)
-class Batch:
-    index: list[int]
-    x0: Tensor | None = None
-    label: Tensor | None = None
 
 
 def mixture(

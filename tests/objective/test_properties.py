@@ -6,7 +6,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tables import stored
 from torch import Tensor
 
 from di4c_cli.bench.dense import dense_loss
@@ -15,6 +14,7 @@ from di4c_cli.objective.fused import evaluate
 from di4c_cli.objective.problem import Outcome, Problem, Weights
 from di4c_cli.objective.targets import _first_above, inverse_cdf, product
 from di4c_cli.process import Masked
+from tests.helpers.tables import stored
 
 VARIATES = ["marginal", "convex", "none"]
 
@@ -196,7 +196,7 @@ def test_probabilities_keep_their_precision_under_autocast() -> None:
 
 def test_half_precision_network_under_autocast() -> None:
     """bfloat16 products, float32 log-probabilities: near the float32 loss, gradients in float32, chunk by chunk."""
-    from worlds import case, denoiser
+    from tests.helpers.worlds import case, denoiser
 
     base = case("dit", chunk_bytes=500)
     network = denoiser("dit", True, 1, torch.float32)

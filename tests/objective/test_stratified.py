@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 import torch
-from enumerable import DATA, GRID, LENGTH, SYMBOLS, clean_laws, student, teacher
 from torch import Tensor
 
 from di4c_cli import recipe_file
+from di4c_cli.data.batch import Batch
 from di4c_cli.denoiser import Latent
 from di4c_cli.errors import UserError
 from di4c_cli.noise import Noise
 from di4c_cli.objective.loss import Objective
 from di4c_cli.objective.settings import Settings, Times
+from tests.helpers.enumerable import DATA, GRID, LENGTH, SYMBOLS, clean_laws, student, teacher
 
 SETTINGS = Settings(latents=GRID, stratified=True, time=Times(one_share=1.0))
-
-
-@dataclass(frozen=True)
-class Batch:
-    index: list[int]
-    x0: Tensor
-    label: Tensor | None = None
 
 
 def nll(settings: Settings, seed: int) -> Tensor:

@@ -1,18 +1,15 @@
-"""What is in the wheel: everything the commands need, nothing else. `install_wheel.py` beside this uses it."""
+"""What is in the wheel: everything the commands need, nothing else. `tools/install_wheel.py` installs and uses it."""
 
 from __future__ import annotations
 
 import re
-import sys
 import zipfile
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-from install_wheel import ROOT, build
-
 from di4c_cli import __version__, embedded, recipe_file
+from tools.install_wheel import ROOT, build
 
 pytest.importorskip("hatchling")
 MEGABYTES = 15

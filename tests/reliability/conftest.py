@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "training"))
-sys.path.insert(0, str(Path(__file__).parent))
-
-from faults import obeys_permissions
-from small_run import make_teacher
+from tests.helpers.faults import obeys_permissions
+from tests.helpers.small_run import make_teacher
 
 
 @pytest.fixture(scope="session")

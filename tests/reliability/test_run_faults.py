@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faults import call, command, told
-from small_run import PATIENCE, arguments, same, small_recipe, started, wait_for_steps, weights
 
 from di4c_cli import embedded
 from di4c_cli.cli.console import machine_fault
@@ -19,6 +17,8 @@ from di4c_cli.errors import Failure
 from di4c_cli.training.launch import common_exit_code
 from di4c_cli.training.metrics import read_rows
 from di4c_cli.training.rounds import Options, distill
+from tests.helpers.faults import call, command, told
+from tests.helpers.small_run import PATIENCE, arguments, same, small_recipe, started, wait_for_steps, weights
 
 
 @pytest.mark.parametrize(

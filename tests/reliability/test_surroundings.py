@@ -9,8 +9,6 @@ import time
 from pathlib import Path
 
 import pytest
-from faults import call, process, sentence, told
-from small_run import arguments, same, small_recipe, weights
 
 import di4c_cli
 from di4c_cli import recipe_file
@@ -18,6 +16,8 @@ from di4c_cli.data import cache
 from di4c_cli.errors import Failure
 from di4c_cli.training.metrics import read_rows
 from di4c_cli.training.rounds import Options, distill
+from tests.helpers.faults import call, process, sentence, told
+from tests.helpers.small_run import arguments, same, small_recipe, weights
 
 NOWHERE = "/proc/nowhere"
 """A home that cannot exist, not even for root."""

@@ -7,13 +7,13 @@ import os
 import subprocess
 
 import pytest
-from faults import COLOUR, command, in_terminal, plain
 from rich.cells import cell_len
 from rich.console import Console
 
 from di4c_cli import recipe_file
 from di4c_cli.cli.console import show_table
 from di4c_cli.cli.live import SHOWN, LiveTable
+from tests.helpers.faults import COLOUR, command, in_terminal, plain
 
 COMMANDS = [["--help"], ["sample", "--help"], ["recipes"], ["teachers"]]
 

@@ -1,5 +1,5 @@
 """The small models."""
 
-from small_models import pupil, teacher
+from tests.helpers.small_models import pupil, teacher
 
 __all__ = ["pupil", "teacher"]

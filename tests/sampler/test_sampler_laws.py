@@ -7,7 +7,13 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from sampler_table import (
+
+from di4c_cli.denoiser import Denoiser
+from di4c_cli.noise import Noise
+from di4c_cli.process import Gaussian, Markov, Masked, Uniform
+from di4c_cli.sampler.run import sample
+from di4c_cli.sampler.settings import Settings
+from tests.helpers.sampler_table import (
     DRAWS,
     LEVEL,
     Kernel,
@@ -23,12 +29,6 @@ from sampler_table import (
     tabulated,
     tau,
 )
-
-from di4c_cli.denoiser import Denoiser
-from di4c_cli.noise import Noise
-from di4c_cli.process import Gaussian, Markov, Masked, Uniform
-from di4c_cli.sampler.run import sample
-from di4c_cli.sampler.settings import Settings
 
 
 def share(process: Masked, t: float) -> float:

@@ -8,7 +8,6 @@ import pytest
 import torch
 from hypothesis import given as cases
 from hypothesis import strategies as st
-from sampler_table import tabulated
 
 from di4c_cli.config import SamplingDefaults
 from di4c_cli.errors import UserError
@@ -16,6 +15,7 @@ from di4c_cli.noise import Noise
 from di4c_cli.process import Masked
 from di4c_cli.sampler.run import sample, sample_many
 from di4c_cli.sampler.settings import Settings, resolve
+from tests.helpers.sampler_table import tabulated
 
 EDGES: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"steps": 1}, {"steps": 0}),

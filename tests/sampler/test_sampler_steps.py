@@ -8,7 +8,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from sampler_table import LEVEL, chi_square, leap, masked_q, plackett_luce, reverse_rate, states, tabulated
 from scipy.stats import chi2
 from scipy.stats import poisson as poisson_law
 
@@ -22,6 +21,16 @@ from di4c_cli.sampler.published import RowNoise
 from di4c_cli.sampler.run import sample
 from di4c_cli.sampler.settings import Settings
 from di4c_cli.sampler.tau import forward_rates, poisson, reverse_rates
+from tests.helpers.sampler_table import (
+    LEVEL,
+    chi_square,
+    leap,
+    masked_q,
+    plackett_luce,
+    reverse_rate,
+    states,
+    tabulated,
+)
 
 
 def test_times_of_both_grids() -> None:

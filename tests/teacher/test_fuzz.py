@@ -1,16 +1,11 @@
-"""A hundred mutated models in one process; `fuzz.py` beside this file runs any number."""
+"""A hundred mutated models in one process; `tools/fuzz.py` runs any number."""
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-import fuzz
+from tools import fuzz
 
 
-def test_a_hundred_mutated_models() -> None:
+def test_fuzz_of_a_hundred_models_keeps_every_promise() -> None:
     outcomes = fuzz.run(100, seed=0)
     assert outcomes["refused"] + outcomes["loaded"] == 100
     assert outcomes["peak_mb"] < fuzz.MEGABYTES

@@ -6,13 +6,14 @@ import math
 
 import pytest
 import torch
-from enumeration import END, START, Example, distil, kl, marginals, product, tv
 from torch import Tensor
+
+from tests.helpers.enumeration import END, START, Example, distil, kl, marginals, product, tv
 
 EXAMPLE = Example()
 
 
-def test_denoisers_are_the_papers_closed_forms() -> None:
+def test_example_denoisers_are_the_closed_forms_of_the_paper() -> None:
     """eq. st-aa|aa, st-bb|aa, st-aa|ab and pst-aa|aa, pst-aa|ab at several times."""
     for t, s in ((1.0, 0.1), (0.7, 0.4), (0.2, 0.15)):
         a, b, c = math.exp(-2 * s), math.exp(-2 * t), math.exp(-(t - s))
@@ -56,7 +57,7 @@ def random_products(
 
 
 @pytest.mark.parametrize(("length", "symbols", "cases"), [(2, 2, 4000), (3, 2, 3000), (2, 3, 3000)])
-def test_theorem_2_inequality(length: int, symbols: int, cases: int) -> None:
+def test_theorem_2_inequality_holds(length: int, symbols: int, cases: int) -> None:
     """eq. main-ineq in 10 000 random cases: 1 to 5 steps, students from arbitrary to nearly perfect."""
     g = torch.Generator().manual_seed(length * 10 + symbols)
     states, tightest = symbols**length, 0.0
@@ -85,7 +86,7 @@ def test_theorem_2_inequality(length: int, symbols: int, cases: int) -> None:
     assert tightest > 0.2  # the inequality is put to the test, not met by miles
 
 
-def test_theorem_2_sixteen_latents_learn_eight_steps() -> None:
+def test_distil_with_sixteen_latents_learns_eight_steps() -> None:
     """The enumerated losses take a mixture to the 8-step teacher in one step; two latents cannot."""
     many = distil(EXAMPLE, steps=8, latents=16, iterations=1200, lr=0.1)
     few = distil(EXAMPLE, steps=8, latents=2, iterations=1200, lr=0.1)
@@ -96,12 +97,12 @@ def test_theorem_2_sixteen_latents_learn_eight_steps() -> None:
         assert result["student"] <= result["bound"]
 
 
-def test_one_latent_is_the_best_product() -> None:
+def test_distil_with_one_latent_finds_the_best_product() -> None:
     """Without a mixture the student stays where the one-step teacher is."""
     alone = distil(EXAMPLE, steps=8, latents=1, iterations=600, lr=0.1)
     assert alone["student"] == pytest.approx(alone["one_step_teacher"], abs=2e-3)
 
 
-def test_marginals_of_products() -> None:
+def test_marginals_invert_product() -> None:
     factors = torch.rand(5, 3, 4, dtype=torch.float64).softmax(-1)
     torch.testing.assert_close(marginals(product(factors), 3, 4), factors)

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from small_run import make_teacher
+
+from tests.helpers.small_run import make_teacher
 
 
 @pytest.fixture(scope="session")

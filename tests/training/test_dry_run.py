@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from small_run import small_recipe
 
 from di4c_cli import recipe_file
 from di4c_cli.model import load, load_folder
@@ -14,6 +13,7 @@ from di4c_cli.training.estimate import estimate, on_meta, saved_bytes
 from di4c_cli.training.make_student import student_config
 from di4c_cli.training.plan import Plan
 from di4c_cli.training.rounds import Options, distill
+from tests.helpers.small_run import small_recipe
 
 
 def test_everything_is_known_and_nothing_written(teacher: Path, tmp_path: Path) -> None:

@@ -14,13 +14,22 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from small_run import PATIENCE, arguments, run, same, small_recipe, started, wait_for_steps, weights
 
 from di4c_cli.errors import Failure
 from di4c_cli.training import rounds
 from di4c_cli.training.loss_module import make_objective
 from di4c_cli.training.metrics import read_rows
 from di4c_cli.training.rounds import Options, distill
+from tests.helpers.small_run import (
+    PATIENCE,
+    arguments,
+    run,
+    same,
+    small_recipe,
+    started,
+    wait_for_steps,
+    weights,
+)
 
 
 def test_ctrl_c_finishes_the_step_and_says_how_to_go_on(teacher: Path, tmp_path: Path) -> None:

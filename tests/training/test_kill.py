@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kill_many import kill_and_compare
+from tools.kill_many import kill_and_compare
 
 
-def test_three_kills_leave_no_trace(tmp_path: Path) -> None:
+def test_killed_run_gives_the_student_of_an_undisturbed_one(tmp_path: Path) -> None:
     result = kill_and_compare(tmp_path, kills=3, seed=1, rounds=2)
     assert result["kills"] == 3
     assert int(str(result["inside_a_checkpoint"])) >= 1

@@ -10,17 +10,17 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-import float64_run
 import psutil
 import pytest
 import torch
 from safetensors.torch import load_file
-from small_run import PATIENCE, arguments, run, small_recipe, started, wait_for_steps, weights
 
 from di4c_cli.errors import UserError
 from di4c_cli.training.launch import common_exit_code, launch, preset, presets
 from di4c_cli.training.metrics import read_rows
 from di4c_cli.training.rounds import Options, distill
+from tests.helpers import float64_run
+from tests.helpers.small_run import PATIENCE, arguments, run, small_recipe, started, wait_for_steps, weights
 
 
 def losses(out: Path) -> list[float]:
@@ -45,7 +45,7 @@ def test_launch_of_two_processes_gives_the_losses_of_one_in_float64(teacher: Pat
     steps = "20"
     float64_run.main(str(teacher), str(tmp_path / "one"), steps)
     # with two backward passes of one sample each, which must not change anything either
-    command = [sys.executable, float64_run.__file__, str(teacher), str(tmp_path / "two"), steps, "1"]
+    command = [sys.executable, "-m", float64_run.__name__, str(teacher), str(tmp_path / "two"), steps, "1"]
     assert launch(2, command, cpu=True) == 0
     one, two = losses(tmp_path / "one"), losses(tmp_path / "two")
     assert len(one) == 20

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from small_run import make_teacher, same, small_recipe, weights
 
 from di4c_cli import recipe_file
 from di4c_cli.config import LatentConfig
@@ -25,6 +24,7 @@ from di4c_cli.training.make_student import new_student, student_config
 from di4c_cli.training.metrics import read_rows
 from di4c_cli.training.processes import Stopped
 from di4c_cli.training.rounds import Options, distill, pool_size
+from tests.helpers.small_run import make_teacher, same, small_recipe, weights
 
 RUN_FILES = {".lock", "recipe.yaml", "metrics.jsonl", "curves.png", "round-1", "student"}
 CHECKPOINT_FILES = {"model.safetensors", "ema.safetensors", "optimizer.pt", "state.json"}

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from small_run import small_recipe
 
 from di4c_cli.errors import UserError
 from di4c_cli.training.run_folder import RunFolder, RunState, default_out
+from tests.helpers.small_run import small_recipe
 
 
 def test_run_state_is_new_then_unfinished_then_finished(tmp_path: Path) -> None:

@@ -6,19 +6,18 @@ import shutil
 import sys
 from pathlib import Path
 
-import float64_run
-import sharded_run
 import torch
-from small_run import weights
 
 from di4c_cli.training.launch import launch
 from di4c_cli.training.metrics import read_rows
+from tests.helpers import float64_run, sharded_run
+from tests.helpers.small_run import weights
 
 
 def test_a_sharded_run_equals_a_plain_one_and_can_be_resumed(teacher: Path, tmp_path: Path) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
     float64_run.main(str(teacher), str(one), "6")
-    command = [sys.executable, sharded_run.__file__, str(teacher), str(two), "6"]
+    command = [sys.executable, "-m", sharded_run.__name__, str(teacher), str(two), "6"]
     assert launch(2, command, cpu=True) == 0
     pairs = zip(read_rows(one / "metrics.jsonl"), read_rows(two / "metrics.jsonl"), strict=True)
     assert max(abs(a["loss"] - b["loss"]) for a, b in pairs) < 1e-8

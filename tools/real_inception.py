@@ -1,6 +1,6 @@
 """Real Inception features on real images, outside the suite: FID and KID of real against real, and against noise.
 
-    python tests/metric/real_inception.py default_1.pt CIFAR.png [n]
+    python -m tools.real_inception default_1.pt CIFAR.png [n]
 
 docs/evaluation.md, under "Protocols", says where both files are found.
 """

@@ -1,16 +1,18 @@
-"""Draws docs/theory.png. Run from the repository: python tests/theory/plot.py"""
+"""Draw docs/theory.png: python -m tools.plot_theory"""
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
 import matplotlib
 
 matplotlib.use("Agg")
-from enumeration import Example, distil
 from matplotlib import pyplot as plt
 
-TARGET = Path(__file__).parents[2] / "docs" / "theory.png"
+from tests.helpers.enumeration import Example, distil
+
+TARGET = Path(__file__).parents[1] / "docs" / "theory.png"
 LATENTS = [1, 2, 4, 8, 16]
 
 
@@ -42,4 +44,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     main()

@@ -1,4 +1,6 @@
-"""A small run whose weights are divided over processes by FSDP2 on the CPU: `sharded_run.py TEACHER OUT STEPS`.
+"""A small run whose weights are divided over processes by FSDP2 on the CPU.
+
+    python -m tests.helpers.sharded_run TEACHER OUT STEPS
 
 Accelerate itself has FSDP only for GPUs; here its part of the work, `prepare` and `clip_grad_norm_`, is done by
 hand, so that everything of ours that meets shards (loss, averages, checkpoints) runs on them.
@@ -12,10 +14,10 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator, DistributedType
-from small_run import small_recipe
 from torch.distributed.fsdp import fully_shard
 
 from di4c_cli.training.rounds import Options, distill
+from tests.helpers.small_run import small_recipe
 
 
 def prepare(self: Accelerator, module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Any:

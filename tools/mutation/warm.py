@@ -24,7 +24,8 @@ from pathlib import Path
 from types import CodeType, FrameType, FunctionType
 
 import pytest
-from mutants import Mutant
+
+from tools.mutation.mutants import Mutant
 
 Function = tuple[str, str, int]
 """File, name and first line."""

@@ -1,12 +1,13 @@
 """Writes docs/recipes.md, the reference of every recipe key, from the schema itself.
 
-    python docs/make_recipes.py
+    python -m tools.make_recipes
 
 Names, types, ranges, defaults and meanings all come from `di4c_cli.recipe`; only the introduction is here.
 """
 
 from __future__ import annotations
 
+import argparse
 import types
 import typing
 from collections.abc import Iterator
@@ -22,7 +23,7 @@ from di4c_cli import recipe_file
 from di4c_cli.recipe import Pretrain, Recipe
 from di4c_cli.training.sweep_recipe import Sweep
 
-PAGE = Path(__file__).with_name("recipes.md")
+PAGE = Path(__file__).parents[1] / "docs" / "recipes.md"
 INTRODUCTION = """# Recipes
 
 A recipe says how a teacher becomes a student. It is one YAML file; `di4c recipes` lists the shipped ones,
@@ -37,7 +38,7 @@ To keep a recipe of your own, print one into a file, change it and name the file
     di4c distill --recipe mine.yaml
 
 Unknown keys are refused with the nearest known one. The resolved recipe is saved in every run folder and inside every
-student. This page is made from the schema by `python docs/make_recipes.py`.
+student. This page is made from the schema by `python -m tools.make_recipes`.
 """
 WORDS = {int: "integer", float: "number", str: "text", bool: "true / false", type(None): "none"}
 SIGNS = {Ge: ("≥", "ge"), Gt: (">", "gt"), Le: ("≤", "le"), Lt: ("<", "lt")}
@@ -165,4 +166,5 @@ def shipped() -> str:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0]).parse_args()
     PAGE.write_text(page(), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""A small run in float64, started once or by a launcher: `float64_run.py TEACHER OUT STEPS [MICRO]`."""
+"""A small run in float64, alone or launched: `python -m tests.helpers.float64_run TEACHER OUT STEPS [MICRO]`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 import torch
-from small_run import small_recipe
 
 from di4c_cli.training.rounds import Options, distill
+from tests.helpers.small_run import small_recipe
 
 
 def main(teacher: str, out: str, steps: str, micro: str = "4") -> None:

@@ -1,6 +1,6 @@
 """Mutated models through the real command: each ends in one sentence and exit code 2, or loads and works.
 
-    python tests/teacher/fuzz.py --count 1000 --seed 0
+    python -m tools.fuzz --count 1000 --seed 0
 
 The test suite runs the first hundred. Every case is a function of the seed and its number.
 """
@@ -30,7 +30,7 @@ from di4c_cli import load
 from di4c_cli.cli.app import app
 from di4c_cli.teacher.convert import convert
 
-GOLDEN = Path(__file__).parents[1] / "golden"
+GOLDEN = Path(__file__).parents[1] / "tests" / "golden"
 SECONDS, MEGABYTES = 10.0, 2048
 CASES: dict[str, list[str]] = {
     "sdtt": [],

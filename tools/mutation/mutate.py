@@ -1,7 +1,7 @@
 """Mutation testing of the mathematics: would the tests notice if a line were wrong?
 
-    python tests/mutation/mutate.py --count 400 --seed 0
-    python tests/mutation/mutate.py --count 20 --only process --jobs 1
+    python -m tools.mutation.mutate --count 400 --seed 0
+    python -m tools.mutation.mutate --count 20 --only process --jobs 1
 
 A seeded sample of mutants of `objective/`, `sampler/` and `process/`, each against the tests mapped to its folder, in
 a fork of a session that has them loaded (`warm.py`) or else in a fresh process on a copy of the package; a mutant is
@@ -28,9 +28,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
-from mutants import Mutant, mutants
-from warm import COLD, Test, limit, serve
+from tools.mutation.mutants import Mutant, mutants
+from tools.mutation.warm import COLD, Test, limit, serve
 
 ROOT = Path(__file__).parents[2]
 TESTS: dict[str, tuple[str, ...]] = {

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from scan_network import Scan
-from small_models import WORLDS, save_pair
 
 from di4c_cli.teacher.convert import convert
+from tests.helpers.scan_network import Scan
+from tests.helpers.small_models import WORLDS, save_pair
 
-GOLDEN = Path(__file__).parent / "golden"
+GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 def instrument(root: Path, side: int) -> list[object]:

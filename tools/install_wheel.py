@@ -1,7 +1,7 @@
 """Build the wheel, install it into an empty environment far from the checkout, and use it there.
 
-    python tests/packaging/install_wheel.py
-    python tests/packaging/install_wheel.py --python python3.12 --sdist
+    python -m tools.install_wheel
+    python -m tools.install_wheel --python python3.12 --sdist
 
 Takes minutes: torch is fetched from the package index. Each step prints a line; the last line is one JSON object.
 """
@@ -17,7 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 TRIED = [
     ["--version"],
     ["recipes"],

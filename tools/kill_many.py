@@ -1,6 +1,6 @@
 """Kill a run with SIGKILL many times and see that the student does not notice.
 
-    python tests/training/kill_many.py --kills 100
+    python -m tools.kill_many --kills 100
 
 Each life ends at a random moment: while starting, some time after its first step, or at the sight of a
 checkpoint being written. Prints one line a kill and, last, whether the student equals that of an
@@ -18,9 +18,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from small_run import PATIENCE, arguments, make_teacher, run, same, started, weights
-
 from di4c_cli.training.metrics import read_rows
+from tests.helpers.small_run import PATIENCE, arguments, make_teacher, run, same, started, weights
 
 STEPS_A_KILL = 12
 """So many steps longer is the run for every kill, that it is not over before the last one."""

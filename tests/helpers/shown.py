@@ -9,7 +9,7 @@ from pathlib import Path
 NOT_COMMANDS = ("text", "python", "toml", "yaml", "json")
 """Fences of these kinds hold output, code of other kinds or files; all others hold commands."""
 PROGRAM = r"(?:di4c|python3?|make|accelerate|pip|npm)"
-COMMAND = re.compile(rf"(?:[A-Z][A-Z0-9_]*=\S* )*(?:\S*/)?(?:{PROGRAM}|tests/\S+\.py)(?: .*)?")
+COMMAND = re.compile(rf"(?:[A-Z][A-Z0-9_]*=\S* )*(?:\S*/)?{PROGRAM}(?: .*)?")
 OURS = re.compile(r"\bdi4c (?:--[a-z]+ )?[a-z]")
 """What looks like one of our commands, wherever it stands."""
 
