@@ -18,22 +18,22 @@ OWN = ("README.md", "config.json", "model.safetensors", "vqgan.safetensors")
 def convert(
     source: Annotated[str, typer.Argument(help="A name, Hub id, folder or file.")],
     target: Annotated[Path, typer.Argument(help="The folder to write.")],
-    weights: Annotated[str | None, typer.Option(help="ema or live, where a file holds both.")] = None,
+    weights: Annotated[str | None, typer.Option(help="ema or live, if the file holds both.")] = None,
     heads: Annotated[
-        int | None, typer.Option(min=1, help="Attention heads, where a file does not tell.")
+        int | None, typer.Option(min=1, help="Attention heads, if the file does not state them.")
     ] = None,
     codes: Annotated[int | None, typer.Option(min=1, help="Image codes of a MaskGIT model.")] = None,
     length: Annotated[int | None, typer.Option(min=1, help="Positions of a text model.")] = None,
     vqgan: Annotated[
-        str | None, typer.Option(help="The image tokenizer: a path, or a teacher with one.")
+        str | None, typer.Option(help="Image tokenizer: a path, or a teacher that has one.")
     ] = None,
     config: Annotated[
-        str | None, typer.Option(help="A configuration that is not beside the weights.")
+        str | None, typer.Option(help="Configuration file, if it is not beside the weights.")
     ] = None,
     tokenizer: Annotated[str | None, typer.Option(help="tokenizer.json of a text model.")] = None,
     offline: Annotated[bool, typer.Option("--offline", help="Use the cache only.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing model folder.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", help="Show what became of every tensor.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Show how every tensor was loaded.")] = False,
 ) -> None:
     """Write a model as a di4c folder: safetensors, config.json, README.md and its codec."""
     options = {
