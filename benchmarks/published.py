@@ -23,9 +23,10 @@ import numpy as np
 import torch
 
 from di4c_cli import recipe_file
+from di4c_cli.build import build_denoiser
 from di4c_cli.cli.console import say, show_table
 from di4c_cli.config import ModelConfig
-from di4c_cli.student import build, save_folder
+from di4c_cli.model_folder import save_folder
 from di4c_cli.teacher.registry import published_config
 from di4c_cli.training.metrics import read_rows
 
@@ -56,7 +57,7 @@ def random_teacher(config: ModelConfig, work: Path) -> Path:
     folder = work / f"{config.network['type']}-{config.network.get('length', 'pixels')}"
     if not folder.exists():
         torch.manual_seed(0)
-        save_folder(folder, config, build(config), "Random weights.\n")
+        save_folder(folder, config, build_denoiser(config), "Random weights.\n")
     return folder
 
 

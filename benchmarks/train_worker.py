@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import json
-import resource
 import sys
 import time
 from dataclasses import dataclass, replace
@@ -18,6 +16,7 @@ from benchmarks.train import TrainingShape
 from di4c_cli.bench.dense import dense_loss
 from di4c_cli.denoiser import Denoiser, Latent
 from di4c_cli.errors import UserError
+from di4c_cli.memory import peak_memory, reset_peak_memory
 from di4c_cli.network import build as build_network
 from di4c_cli.noise import Noise
 from di4c_cli.objective.loss import Case, Objective
@@ -134,25 +133,7 @@ def timed(side: Body) -> dict[str, float]:
     started, busy = time.perf_counter(), time.process_time()
     loss = float(side.step())
     seconds, cpu = time.perf_counter() - started, time.process_time() - busy
-    return {"seconds": seconds, "cpu": cpu, "loss": loss, "peak": peak_bytes()}
-
-
-def peak_bytes() -> int:
-    """High-water mark of this process's resident memory."""
-    try:
-        with open("/proc/self/status") as file:
-            line = next(line for line in file if line.startswith("VmHWM"))
-        return int(line.split()[1]) * 1024
-    except (OSError, StopIteration):
-        unit = 1 if sys.platform == "darwin" else 1024
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-
-
-def forget_peak() -> None:
-    """Reset peak memory where the system allows it: building the models must not count."""
-    gc.collect()
-    with contextlib.suppress(OSError), open("/proc/self/clear_refs", "w") as file:
-        file.write("5")
+    return {"seconds": seconds, "cpu": cpu, "loss": loss, "peak": peak_memory()}
 
 
 def serve() -> None:
@@ -166,7 +147,8 @@ def serve() -> None:
     except UserError as error:  # sizes that do not go together
         print(json.dumps({"mistake": error.message, "hint": error.hint}), flush=True)
         return
-    forget_peak()
+    gc.collect()
+    reset_peak_memory()  # building the models must not count
     print(json.dumps({"threads": torch.get_num_threads(), "torch": torch.__version__}), flush=True)
     for _ in sys.stdin:
         print(json.dumps(timed(side)), flush=True)

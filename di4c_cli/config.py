@@ -1,10 +1,13 @@
-"""config.json of a teacher or student folder: everything needed to rebuild the model, and where it came from."""
+"""config.json of a teacher or student folder: everything needed to rebuild the model, and its provenance."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from di4c_cli.errors import UserError
 
 FORMAT = 1
 
@@ -78,3 +81,11 @@ class ModelConfig(BaseModel):
     codec: dict[str, Any] = Field(default_factory=lambda: {"type": "none"})
     sampling: SamplingDefaults = Field(default_factory=SamplingDefaults)
     provenance: dict[str, Any] = Field(default_factory=dict)
+
+    def codec_file_name(self) -> str | None:
+        """The name of the codec's file beside config.json; a name that leads elsewhere is rejected."""
+        name = self.codec.get("file")
+        if name is not None and (not isinstance(name, str) or Path(name).name != name or name[:1] == "."):
+            problem = f"The codec's file name {name!r} of '{self.name}' is not a plain name."
+            raise UserError(problem, "Check the model's config.json.")
+        return name

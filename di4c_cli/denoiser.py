@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from di4c_cli.errors import UserError
-from di4c_cli.network.base import Network
+from di4c_cli.network import Network
 from di4c_cli.network.law import LatentLaw
 from di4c_cli.noise import Noise
 from di4c_cli.process import Process, all_rows

@@ -1,22 +1,25 @@
-"""What a config.json may ask for: ranges of its numbers, checked before anything is built from them.
+"""Reading config.json, and the limits of its numbers, checked before anything is built from them.
 
-A config comes from strangers. 10^9 layers or a state space of 10^6 symbols must be refused at once, not
-discovered when the memory is gone. The ranges are far wider than any real model and are no advice.
+A config may come from a stranger: 10^9 layers or 10^6 symbols must be rejected before memory is allocated. The
+limits are far wider than any real model and are no recommendation.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from di4c_cli.config import ModelConfig
+from di4c_cli.config import FORMAT, ModelConfig
 from di4c_cli.errors import UserError
 
+MAX_CONFIG_BYTES = 2 * 2**20
 MAX_LENGTH = 2**18
 MAX_STEPS = 2**16
-MAX_NUMBERS = 2**22
+MAX_LATENT_NUMBERS = 2**22
 MAX_PARAMETERS = 20_000_000_000
+CHECK_CONFIG = "Check the model's config.json."
 
 Count = Annotated[int, Field(strict=True, ge=1, le=2**20)]
 Small = Annotated[int, Field(strict=True, ge=1, le=2**12)]
@@ -25,7 +28,7 @@ Positive = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
 
 
 class _Settings(BaseModel):
-    """Ranges of the numbers we know; unknown names are left to the constructor, which refuses them."""
+    """Limits of the settings we know; the constructor rejects unknown names."""
 
     model_config = ConfigDict(extra="allow")
     type: str
@@ -59,7 +62,7 @@ class _UNet(_Settings):
 
 
 class _Vqgan(BaseModel):
-    """Sizes of a VQGAN; those left out are refused by its constructor."""
+    """Limits of a VQGAN's sizes; its constructor rejects missing ones."""
 
     model_config = ConfigDict(extra="allow")
     channels: Small = 1
@@ -95,40 +98,53 @@ NETWORKS: dict[str, type[_Settings]] = {"dit": _Transformer, "maskgit": _Transfo
 PROCESSES: dict[str, type[_Settings]] = {"masked": _Masked, "gaussian": _Dense, "uniform": _Dense}
 
 
+def read_config(folder: Path) -> ModelConfig:
+    """config.json of a model folder, checked."""
+    path = folder / "config.json"
+    if not path.is_file():
+        raise UserError(
+            f"{folder} has no config.json, so it is not a di4c model.", "Name a folder that `di4c` wrote."
+        )
+    if path.stat().st_size > MAX_CONFIG_BYTES:
+        raise UserError(f"{path} is larger than any config.json.", "Convert the model again.")
+    try:
+        config = ModelConfig.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        first = error.errors()[0]
+        problem = f"{path}: {'.'.join(map(str, first['loc'])) or 'the file'}: {first['msg']}."
+        raise UserError(problem, "Fix the file or convert the model again.") from error
+    if config.di4c > FORMAT:
+        raise UserError(f"{path} was written by a newer di4c (format {config.di4c}).", "Upgrade di4c.")
+    check(config)
+    return config
+
+
 def check(config: ModelConfig) -> None:
-    """Refuse absurd or contradictory settings in one sentence."""
-    hint = "Check the model's config.json."
-    for part, settings, known in (
-        ("network", config.network, NETWORKS),
-        ("process", config.process, PROCESSES),
-    ):
+    """Reject absurd and contradictory settings."""
+    network, process, latent = config.network, config.process, config.latent
+    for part, settings, known in (("network", network, NETWORKS), ("process", process, PROCESSES)):
         kind = settings.get("type")
         if not isinstance(kind, str) or kind not in known:
             raise UserError(f"The {part} type {kind!r} is unknown.", f"Known: {', '.join(known)}.")
         _validate(part, settings, known[kind])
-    network, process = config.network, config.process
-    if network["symbols"] != process["symbols"]:
-        raise UserError(
-            f"The network has {network['symbols']} symbols but the process {process['symbols']}.", hint
-        )
-    if (config.labels or 0) != (network.get("labels") or 0):
-        raise UserError(
-            f"The model claims {config.labels} labels but its network {network.get('labels')}.", hint
-        )
-    if length_of(network) > MAX_LENGTH:
-        raise UserError(f"A length of {length_of(network)} positions is beyond any model.", hint)
-    if (
-        config.latent
-        and config.latent.inject == "local"
-        and config.latent.dim * length_of(network) > MAX_NUMBERS
-    ):
-        raise UserError(f"λ with {config.latent.dim} numbers at every position is beyond any model.", hint)
-    if config.sampling.steps > MAX_STEPS:
-        raise UserError(f"{config.sampling.steps} sampling steps are beyond any use.", hint)
+    symbols, labels, length = network["symbols"], network.get("labels"), length_of(network)
+    problem = ""
+    if symbols != process["symbols"]:
+        problem = f"The network has {symbols} symbols but the process {process['symbols']}."
+    elif (config.labels or 0) != (labels or 0):
+        problem = f"The model claims {config.labels} labels but its network {labels}."
+    elif length > MAX_LENGTH:
+        problem = f"A length of {length} positions is beyond any model."
+    elif latent and latent.inject == "local" and latent.dim * length > MAX_LATENT_NUMBERS:
+        problem = f"λ with {latent.dim} numbers at every position is beyond any model."
+    elif config.sampling.steps > MAX_STEPS:
+        problem = f"{config.sampling.steps} sampling steps are beyond any use."
+    if problem:
+        raise UserError(problem, CHECK_CONFIG)
 
 
 def check_vqgan(settings: dict[str, Any]) -> None:
-    """Refuse settings that are not sizes of a real VQGAN."""
+    """Reject settings that are not sizes of a real VQGAN."""
     _validate("codec.vqgan", settings, _Vqgan)
 
 
@@ -153,6 +169,4 @@ def _validate(part: str, settings: dict[str, Any], schema: type[BaseModel]) -> N
         key = ".".join([part, *map(str, first["loc"])])
         value = first.get("input")
         shown = f" (got {value!r})" if isinstance(value, (str, int, float)) and len(repr(value)) < 40 else ""
-        raise UserError(
-            f"Setting '{key}': {first['msg']}{shown}.", "Check the model's config.json."
-        ) from error
+        raise UserError(f"Setting '{key}': {first['msg']}{shown}.", CHECK_CONFIG) from error

@@ -10,15 +10,16 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from di4c_cli import codec, student
-from di4c_cli.account import Account
+from di4c_cli import codec, model_folder
 from di4c_cli.config import ModelConfig
 from di4c_cli.denoiser import Denoiser
 from di4c_cli.draw import finest
 from di4c_cli.errors import UserError
 from di4c_cli.lineage import find_teacher, recorded_teacher
+from di4c_cli.load_report import LoadReport
 from di4c_cli.noise import Noise
 from di4c_cli.sampler.settings import resolve
+from di4c_cli.teacher import resolve as resolve_ref
 
 
 class Model:
@@ -29,11 +30,11 @@ class Model:
         config: ModelConfig,
         denoiser: Denoiser,
         folder: Path | None = None,
-        account: Account | None = None,
+        load_report: LoadReport | None = None,
         codec_tensors: dict[str, Tensor] | None = None,
     ) -> None:
         """`codec_tensors`: weights of a decoder that came from a foreign file and stands in no folder yet."""
-        self.config, self.denoiser, self.account = config, denoiser, account
+        self.config, self.denoiser, self.load_report = config, denoiser, load_report
         self._folder, self._codec_tensors = folder, codec_tensors
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
         self._codec: codec.Codec | None = None
@@ -182,17 +183,15 @@ def load(ref: str, device: torch.device | str = "cpu", **options: Any) -> Model:
 
     `tiny-digits` is the embedded teacher, `tiny-digits-student` its student.
     """
-    from di4c_cli.teacher import resolve
-
-    return resolve(ref, **options).to(device)
+    return Model(*resolve_ref(ref, **options)).to(device)
 
 
 def load_folder(folder: Path) -> Model:
     """A folder in our own format."""
     if not folder.is_dir():
         raise UserError(f"There is no model folder {folder}.", "Check the path.")
-    config, denoiser, account = student.load_with_account(folder)
-    return Model(config, denoiser, folder, account)
+    config, denoiser, report = model_folder.load_folder(folder)
+    return Model(config, denoiser, folder, report)
 
 
 def newest_run(root: Path = Path("runs")) -> Path | None:

@@ -1,4 +1,4 @@
-"""Students on the Hub: a model folder checked, given its card and uploaded in one commit."""
+"""Uploading a model folder to the Hub: it is checked, gets its card and goes up in one commit."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-from di4c_cli import codec, hub, student
+from di4c_cli import codec, hub
 from di4c_cli.card import model_card, rows_of
-from di4c_cli.config import ModelConfig
 from di4c_cli.errors import UserError
+from di4c_cli.limits import read_config
 from di4c_cli.metric.features import tensors_digest
+from di4c_cli.model_folder import load_folder
 
-MAX_RESULTS = 50 * 2**20
+MAX_RESULTS_BYTES = 50 * 2**20
 
 
 def model_folder(path: Path) -> Path:
@@ -26,14 +27,18 @@ def model_folder(path: Path) -> Path:
 
 
 def results_near(folder: Path, digest: str) -> dict[str, Any] | None:
-    """The newest evaluation of these weights in the model's folder or run; others may lie there too."""
+    """The newest evaluation of these weights in the model's folder or run."""
     places = [folder, *([folder.parent] if folder.name == "student" else [])]
     found = [
         path for place in places for path in (*place.glob("results.json"), *place.glob("*/results.json"))
     ]
     for path in sorted(found, key=lambda path: path.stat().st_mtime, reverse=True):
         try:
-            tree = json.loads(path.read_text(encoding="utf-8")) if path.stat().st_size < MAX_RESULTS else None
+            tree = (
+                json.loads(path.read_text(encoding="utf-8"))
+                if path.stat().st_size < MAX_RESULTS_BYTES
+                else None
+            )
         except (OSError, ValueError):
             continue
         if isinstance(tree, dict) and "cells" in tree and rows_of(tree, digest):
@@ -42,16 +47,16 @@ def results_near(folder: Path, digest: str) -> dict[str, Any] | None:
 
 
 def contents(folder: Path, repo: str) -> dict[str, Path | bytes]:
-    """What is uploaded: the model's own files and nothing else that lies in the folder.
+    """The files to upload: those of the model and no others of the folder.
 
-    The weights are loaded once, so that nothing broken is published. A card that was written by di4c is
-    renewed with the repository's name and the figures; one that somebody edited is left as it is.
+    The weights are loaded once, so that no damaged model is published. A card that di4c wrote is renewed with
+    the repository's name and the metrics; an edited card stays as it is.
     """
-    config, denoiser = student.load_folder(folder)
+    config, denoiser, _ = load_folder(folder)
     if "file" in config.codec:
         codec.build(config.codec, folder)
-    names = ["config.json", "model.safetensors", *_codec_names(config)]
-    found: dict[str, Path | bytes] = {name: _own_file(folder, name) for name in names}
+    names = ("config.json", "model.safetensors", config.codec_file_name())
+    found: dict[str, Path | bytes] = {name: _own_file(folder, name) for name in names if name is not None}
     digest = tensors_digest(denoiser.network.state_dict())
     found["README.md"] = model_card(config, results_near(folder, digest), repo, digest).encode()
     if (folder / "README.md").exists():
@@ -62,27 +67,16 @@ def contents(folder: Path, repo: str) -> dict[str, Path | bytes]:
 
 
 def publish(path: Path, repo: str, private: bool = False, revision: str | None = None) -> str:
-    """Upload the model at `path`; returns the commit's address."""
+    """Upload the model at `path`; returns the commit's URL."""
     if not hub.is_id(repo):
         raise UserError(f"'{repo}' is not a Hub id.", "Write user/name.")
     folder = model_folder(path)
-    message = f"Upload {student.read_config(folder).name}"
+    message = f"Upload {read_config(folder).name}"
     return hub.upload(repo, contents(folder, repo), private, revision, message)
 
 
-def _codec_names(config: ModelConfig) -> list[str]:
-    name = config.codec.get("file")
-    if name is None:
-        return []
-    if not isinstance(name, str) or Path(name).name != name or name.startswith("."):
-        raise UserError(
-            f"The codec's file name {name!r} is not a plain name.", "Check the model's config.json."
-        )
-    return [name]
-
-
 def _own_file(folder: Path, name: str) -> Path:
-    """A regular file of the folder; a link could publish something that is not part of the model."""
+    """A regular file of the folder; a link could publish a file that is not part of the model."""
     path = folder / name
     if path.is_symlink() or not path.is_file():
         raise UserError(f"{path} is not a file of the model folder.", "Put a copy of the file there.")

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from di4c_cli import student
-from di4c_cli.codec.vq import plan
+from di4c_cli import model_folder
+from di4c_cli.build import assemble, build_denoiser
+from di4c_cli.codec.vq import build_vqgan_on_meta
 from di4c_cli.config import ModelConfig
 from di4c_cli.errors import UserError
 
@@ -39,7 +40,7 @@ def config_of(kind: str) -> dict[str, Any]:
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """A sound model folder of each kind of network."""
     config = ModelConfig.model_validate(config_of(request.param))
-    student.save_folder(tmp_path / "model", config, student.build(config), "card")
+    model_folder.save_folder(tmp_path / "model", config, build_denoiser(config), "card")
     return tmp_path / "model"
 
 
@@ -57,7 +58,7 @@ def test_every_number_of_a_network(folder: Path, value: Any) -> None:
             (folder / "config.json").write_text(json.dumps(changed))
             started = time.process_time()
             try:
-                _, denoiser = student.load_folder(folder)
+                _, denoiser, _ = model_folder.load_folder(folder)
             except UserError as error:
                 assert "\n" not in str(error)
             else:
@@ -88,7 +89,7 @@ def test_every_number_of_a_network(folder: Path, value: Any) -> None:
 )
 def test_what_is_told(tmp_path: Path, change: dict[str, Any], told: str) -> None:
     config = ModelConfig.model_validate(config_of("maskgit"))
-    student.save_folder(tmp_path / "model", config, student.build(config), "card")
+    model_folder.save_folder(tmp_path / "model", config, build_denoiser(config), "card")
     path = tmp_path / "model" / "config.json"
     tree = json.loads(path.read_text())
     for dotted, value in change.items():
@@ -99,20 +100,20 @@ def test_what_is_told(tmp_path: Path, change: dict[str, Any], told: str) -> None
         node[key] = value
     path.write_text(json.dumps(tree))
     with pytest.raises(UserError, match=told):
-        student.load_folder(tmp_path / "model")
+        model_folder.load_folder(tmp_path / "model")
 
 
 def test_fresh_parts_of_a_student_may_be_missing() -> None:
     """A teacher's weights in a student's network: only the λ parts may be absent, and they are drawn."""
     teacher = ModelConfig.model_validate(config_of("dit"))
-    weights = student.build(teacher).network.state_dict()
+    weights = build_denoiser(teacher).network.state_dict()
     pupil = ModelConfig.model_validate(config_of("dit") | {"kind": "student", "latent": {"inject": "token"}})
-    names = set(student.build(pupil).network.state_dict()) - set(weights)
-    denoiser, account = student.assemble(pupil, weights, "teacher", fresh=names)
-    assert account.counts == {"matched": len(weights), "fresh": len(names)}
+    names = set(build_denoiser(pupil).network.state_dict()) - set(weights)
+    denoiser, report = assemble(pupil, weights, "teacher", fresh=names)
+    assert report.counts == {"matched": len(weights), "fresh": len(names)}
     assert all(torch.isfinite(p).all() for p in denoiser.network.parameters())
     with pytest.raises(UserError, match="lacks 'latent_projection"):
-        student.assemble(pupil, weights, "teacher")
+        assemble(pupil, weights, "teacher")
 
 
 VQGAN = {"channels": 32, "multipliers": [1, 2], "blocks": 1, "attention_resolutions": [7], "z_channels": 16}
@@ -134,6 +135,6 @@ VQGAN |= {"embed_dim": 8, "codes": 64, "resolution": 28, "in_channels": 1, "out_
     ],
 )
 def test_a_strange_vqgan_is_refused(key: str, value: Any, told: str) -> None:
-    assert plan({"type": "vqgan", **VQGAN}).resolution == 28
+    assert build_vqgan_on_meta({"type": "vqgan", **VQGAN}).resolution == 28
     with pytest.raises(UserError, match=told):
-        plan({"type": "vqgan", **VQGAN, key: value})
+        build_vqgan_on_meta({"type": "vqgan", **VQGAN, key: value})

@@ -9,7 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 import di4c_cli
-from di4c_cli import hub, student
+from di4c_cli import hub, model_folder
+from di4c_cli.build import build_denoiser
 from di4c_cli.cli import bench_latency
 from di4c_cli.cli.app import app
 from di4c_cli.errors import UserError
@@ -29,7 +30,7 @@ def run_of(root: Path, teacher: str, name: str = "run", **more: Any) -> Path:
     folder.start(recipe)
     config = student_config(di4c_cli.load(teacher), recipe, 1)
     config.sampling.lead = None
-    student.save_folder(folder.student, config, student.build(config), "# card\n")
+    model_folder.save_folder(folder.student, config, build_denoiser(config), "# card\n")
     return folder.path
 
 
@@ -78,7 +79,7 @@ def test_a_leader_cannot_do_without(tmp_path: Path) -> None:
     model = small_model("student")
     model.config.sampling.lead = 1
     model.config.provenance["teacher"] = "nobody.pt"
-    student.save_folder(tmp_path / "student", model.config, model.denoiser, "# card\n")
+    model_folder.save_folder(tmp_path / "student", model.config, model.denoiser, "# card\n")
     with pytest.raises(UserError, match=r"'nobody.pt' .* Name it with --teacher"):
         entrants(str(tmp_path / "student"), None)
 
@@ -90,7 +91,7 @@ def test_a_strangers_word_loads_nothing(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(pupil)
     model = small_model("student")
     model.config.provenance["teacher"] = name.format(folder=teacher)
-    student.save_folder(tmp_path / "theirs", model.config, model.denoiser, "# card\n")
+    model_folder.save_folder(tmp_path / "theirs", model.config, model.denoiser, "# card\n")
     monkeypatch.setattr(hub.Fetcher, "_download", lambda *_: pytest.fail("the Hub was asked"))
     stranger = di4c_cli.load(str(tmp_path / "theirs"))
     assert stranger.teacher_ref == ""

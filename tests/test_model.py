@@ -9,10 +9,11 @@ import torch
 
 import di4c_cli
 from di4c_cli import embedded
+from di4c_cli.build import build_denoiser
 from di4c_cli.config import LatentConfig, ModelConfig
 from di4c_cli.errors import UserError
 from di4c_cli.model import Model, newest_run
-from di4c_cli.student import build, save_folder
+from di4c_cli.model_folder import save_folder
 
 NETWORKS = {
     "maskgit": {
@@ -34,7 +35,7 @@ def make(kind: str, latent: LatentConfig | None = None) -> Model:
     config = ModelConfig(
         kind="student", name="x", network=network, process=process, latent=latent, labels=labels
     )
-    return Model(config, build(config).eval())
+    return Model(config, build_denoiser(config).eval())
 
 
 LATENTS = [None, LatentConfig(inject="film"), LatentConfig(inject="film", dim=3)]

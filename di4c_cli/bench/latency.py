@@ -12,9 +12,7 @@ import io
 import math
 import os
 import platform
-import resource
 import statistics
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -26,6 +24,7 @@ from matplotlib.figure import Figure
 
 from di4c_cli import files
 from di4c_cli.bench.pairs import ModelPair, TimedRun, timed_runs
+from di4c_cli.memory import peak_memory, reset_peak_memory
 
 MIN_BATCHES = 10
 """Timed batches; fewer give no useful interval."""
@@ -89,23 +88,11 @@ def describe(seconds: Sequence[float], batch: int, length: int) -> dict[str, flo
     }
 
 
-def peak_memory(run: TimedRun, device: str) -> float | None:
-    """Peak memory of one batch in megabytes, weights included; None where the system does not tell."""
-    if device.startswith("cuda"):
-        torch.cuda.reset_peak_memory_stats()
-        run(0)
-        return torch.cuda.max_memory_allocated() / 2**20
-    try:
-        Path("/proc/self/clear_refs").write_text("5")  # Linux: forget the high-water mark
-    except OSError:
-        run(0)
-        unit = 2**20 if sys.platform == "darwin" else 2**10
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
+def batch_peak(run: TimedRun, device: str) -> float:
+    """Peak memory of one batch in megabytes, weights included."""
+    reset_peak_memory(device)
     run(0)
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) / 1024
-    return None
+    return peak_memory(device) / 2**20
 
 
 def measure(
@@ -122,7 +109,7 @@ def measure(
     figures: dict[str, Any] = {}
     for name, values in seconds.items():
         figures[name] = describe(values, pair.batch, pair.length)
-        figures[name]["peak_mb"] = peak_memory(sides[name], device)
+        figures[name]["peak_mb"] = batch_peak(sides[name], device)
         figures[name]["seconds"] = [round(value, 6) for value in values]
     result: dict[str, Any] = {
         "experiment": pair.title,

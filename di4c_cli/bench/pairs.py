@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 import torch
 
-from di4c_cli import student as model_folder
 from di4c_cli.bench import textbook
+from di4c_cli.build import build_denoiser
 from di4c_cli.config import LatentConfig, ModelConfig, SamplingDefaults
 from di4c_cli.denoiser import Denoiser
 from di4c_cli.errors import UserError
@@ -107,7 +107,7 @@ def random_pair(shape: PublishedShape, device: str, steps: int | None, batch: in
     """
     torch.manual_seed(0)
     teacher, student = (
-        model_folder.build(shape.config(kind)).to(device).eval().requires_grad_(False)
+        build_denoiser(shape.config(kind)).to(device).eval().requires_grad_(False)
         for kind in ("teacher", "student")
     )
     size = batch or (shape.batch if device != "cpu" else 1)
@@ -140,7 +140,7 @@ def _with_latent(teacher: Model) -> Denoiser:
     """A student's network with a copy of the teacher's weights."""
     inject = "film" if teacher.config.network.get("type") == "unet" else "token"
     latent = teacher.config.latent or LatentConfig.model_validate({"inject": inject})
-    student = model_folder.build(teacher.config.model_copy(update={"kind": "student", "latent": latent}))
+    student = build_denoiser(teacher.config.model_copy(update={"kind": "student", "latent": latent}))
     student.network.load_state_dict(teacher.denoiser.network.state_dict(), strict=False)
     return student.to(teacher.denoiser.device).eval().requires_grad_(False)
 

@@ -11,9 +11,10 @@ import typer
 
 from di4c_cli import embedded, recipe_file
 from di4c_cli.cli.console import command_line, emit_json, guarded, say
-from di4c_cli.cli.live import LiveTable, duration, figures_of
+from di4c_cli.cli.live import LiveTable, duration, live_metrics
 from di4c_cli.errors import Di4cError
-from di4c_cli.teacher.registry import known, recipe_for
+from di4c_cli.teacher import recipe_for
+from di4c_cli.teacher.registry import known
 from di4c_cli.training.launch import launch, launch_with_accelerate, launched
 from di4c_cli.training.launch import preset as accelerate_preset
 
@@ -147,7 +148,10 @@ def _run(recipe: Recipe, out: Path, device: str | None, force: bool, as_json: bo
     else:
         skipped = f", {figures['skipped']} skipped" if figures["skipped"] else ""
         say(f"{figures['steps']} steps in {duration(figures['seconds'])}{skipped}. Means of the last tenth:")
-        say("  " + ", ".join(f"{name} {figures[name]:.4g}" for name in figures_of(recipe) if name in figures))
+        say(
+            "  "
+            + ", ".join(f"{name} {figures[name]:.4g}" for name in live_metrics(recipe) if name in figures)
+        )
         say(f"Student: {folder.student}")
         say(f"Curves:  {folder.curves}")
     say("Next:")

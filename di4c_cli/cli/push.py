@@ -13,10 +13,10 @@ from di4c_cli.cli.console import guarded, say
 def push(
     source: Annotated[Path, typer.Argument(help="A run or a model folder.")],
     repo: Annotated[str, typer.Argument(help="user/name on the Hub; created if it does not exist.")],
-    private: Annotated[
-        bool, typer.Option("--private", help="Make a new repository private.")
-    ] = False,
-    revision: Annotated[str | None, typer.Option(help="Branch to write to; created if it does not exist.")] = None,
+    private: Annotated[bool, typer.Option("--private", help="Make a new repository private.")] = False,
+    revision: Annotated[
+        str | None, typer.Option(help="Branch to write to; created if it does not exist.")
+    ] = None,
 ) -> None:
     """Upload a student with its card; `di4c_cli.load("user/name")` loads it. Needs HF_TOKEN."""
     guarded(lambda: _push(source, repo, private, revision))

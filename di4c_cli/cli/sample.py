@@ -48,7 +48,9 @@ def sample(
     temperature: Annotated[
         float | None, typer.Option(help="Below 1: likelier, less varied samples; default: 1.")
     ] = None,
-    top_p: Annotated[float | None, typer.Option(help="Nucleus sampling; default: 1, which means off.")] = None,
+    top_p: Annotated[
+        float | None, typer.Option(help="Nucleus sampling; default: 1, which means off.")
+    ] = None,
     sample_dtype: Annotated[
         str, typer.Option(help="float64 is exact; float32 reproduces published draws.")
     ] = "float64",
@@ -59,7 +61,9 @@ def sample(
     corrector: Annotated[
         int | None, typer.Option(help="Corrector steps before each of the last two steps.")
     ] = None,
-    corrector_step: Annotated[float | None, typer.Option(help="Size of a corrector step in time; default: 1e-4.")] = None,
+    corrector_step: Annotated[
+        float | None, typer.Option(help="Size of a corrector step in time; default: 1e-4.")
+    ] = None,
     tile: Annotated[int | None, typer.Option(help="Samples per network call; default: by length.")] = None,
     prompt: Annotated[str | None, typer.Option(help="Text that the samples begin with.")] = None,
     prompt_file: Annotated[Path | None, typer.Option(help="Read the prompt from a file.")] = None,
@@ -67,7 +71,10 @@ def sample(
         Path | None, typer.Option(help="A file with [MASK] (or [MASK*N]) at the positions to fill.")
     ] = None,
     show_steps: Annotated[
-        bool, typer.Option("--show-steps", help="Show text as it is sampled; for images write a GIF and a strip of frames.")
+        bool,
+        typer.Option(
+            "--show-steps", help="Show text as it is sampled; for images write a GIF and a strip of frames."
+        ),
     ] = False,
     device: Annotated[
         str | None, typer.Option(help="cpu, cuda or mps; default: cuda if there is one.")

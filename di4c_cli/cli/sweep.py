@@ -21,7 +21,9 @@ def sweep(
     base: Annotated[
         str | None, typer.Option(help="Recipe that the rows modify; default: the sweep's own.")
     ] = None,
-    teacher: Annotated[str | None, typer.Option("--teacher", "-t", help="Teacher of all rows; default: the recipe's.")] = None,
+    teacher: Annotated[
+        str | None, typer.Option("--teacher", "-t", help="Teacher of all rows; default: the recipe's.")
+    ] = None,
     data: Annotated[str | None, typer.Option(help="Data of all rows; default: the recipe's.")] = None,
     iterations: Annotated[int | None, typer.Option(help="Training steps of every row.")] = None,
     samples: Annotated[int | None, typer.Option(min=2, help="Samples per figure.")] = None,

@@ -1,16 +1,18 @@
-"""Codecs turn ids into what people look at: text, grey or colour images, VQ images."""
+"""Codecs decode ids to text, pixel images or VQ images."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from torch import Tensor
 
 from di4c_cli import embedded
-from di4c_cli.codec.base import Codec, Plain
+from di4c_cli.codec.base import Codec, Pixels, Plain
+from di4c_cli.codec.text import GPT2_SIZE, Text, gpt2_tokenizer
+from di4c_cli.codec.vq import Vq
 from di4c_cli.errors import UserError
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from di4c_cli.limits import CHECK_CONFIG
 
 __all__ = ["Codec", "build", "locate"]
 
@@ -18,7 +20,7 @@ __all__ = ["Codec", "build", "locate"]
 def build(
     config: dict[str, Any], folder: Path | None = None, tensors: dict[str, Tensor] | None = None
 ) -> Codec:
-    """The codec of a config.json entry; files are looked up in `folder` or among the embedded assets.
+    """The codec of a config.json entry; its file is in `folder` or among the embedded assets.
 
     `tensors` are a decoder's weights that are already in memory.
     """
@@ -31,52 +33,37 @@ def build(
     if kind == "text":
         return _text(options, folder)
     if kind == "vq":
-        from di4c_cli.codec.vq import Vq
-
         return Vq(locate(options, folder) if tensors is None else tensors, options.get("vqgan"))
     raise UserError(f"Unknown codec type '{kind}'.", "Known: none, pixels, text, vq.")
 
 
 def _pixels(options: dict[str, Any]) -> Codec:
-    from di4c_cli.codec.pixels import Pixels
-
     shape, levels = options.get("shape"), options.get("levels")
     sides = list(shape) if isinstance(shape, (list, tuple)) else []
     sound = len(sides) == 3 and all(type(side) is int and side > 0 for side in sides)
     if not sound or type(levels) is not int or levels < 2:
-        raise UserError(
-            "The codec's image shape or number of levels is impossible.", "Check the model's config.json."
-        )
+        raise UserError("The codec's image shape or number of levels is impossible.", CHECK_CONFIG)
     return Pixels(tuple(sides), levels)
 
 
 def _text(options: dict[str, Any], folder: Path | None) -> Codec:
     """A tokenizer by `name` (GPT-2's is in the package) or by file."""
-    from di4c_cli.codec import gpt2
-    from di4c_cli.codec.text import Text
-
     if "name" not in options:
         return Text(locate(options, folder))
     if options["name"] != "gpt2":
-        raise UserError(
-            f"The tokenizer '{options['name']}' is not part of di4c.",
-            "Convert the model with --tokenizer FILE, its tokenizer.json.",
-        )
-    symbols = options.get("symbols", gpt2.SIZE)
+        hint = "Convert the model with --tokenizer FILE, its tokenizer.json."
+        raise UserError(f"The tokenizer '{options['name']}' is not part of di4c.", hint)
+    symbols = options.get("symbols", GPT2_SIZE)
     if type(symbols) is not int or symbols < 1:
-        raise UserError(
-            f"A tokenizer of {symbols!r} symbols is impossible.", "Check the model's config.json."
-        )
-    return Text(gpt2.tokenizer(symbols))
+        raise UserError(f"A tokenizer of {symbols!r} symbols is impossible.", CHECK_CONFIG)
+    return Text(gpt2_tokenizer(symbols))
 
 
 def locate(options: dict[str, Any], folder: Path | None) -> Path:
-    """`asset` is a file of ours, `file` one beside config.json; neither may leave its folder."""
+    """The codec's file: `asset` is a file of ours, `file` one beside config.json; neither may leave its folder."""
     name = str(options.get("asset") or options.get("file") or "")
     if not name or name != Path(name).name:
-        raise UserError(
-            f"The codec's file name '{name}' is not a plain name.", "Check the model's config.json."
-        )
+        raise UserError(f"The codec's file name '{name}' is not a plain name.", CHECK_CONFIG)
     path = embedded.asset(name) if "asset" in options else (folder or Path()) / name
     if not path.is_file():
         raise UserError(f"The codec's file {name} is missing from the model folder.", "Copy it there.")

@@ -1,10 +1,11 @@
-"""What a codec offers."""
+"""The interface of codecs, and the two that need no file: plain ids and pixels."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -12,7 +13,7 @@ from di4c_cli.errors import UserError
 
 
 class Codec(ABC):
-    """Ids `(n, D)` to text or images, and back where that makes sense."""
+    """Decodes ids `(n, D)` to text or images; text codecs also encode."""
 
     kind: str
 
@@ -30,9 +31,24 @@ class Codec(ABC):
 
 
 class Plain(Codec):
-    """A model whose ids mean nothing to us: decoded as lists of numbers."""
+    """Ids of unknown meaning, decoded as lists of numbers."""
 
     kind = "none"
 
     def decode(self, x: Tensor) -> list[str]:
         return [" ".join(map(str, row)) for row in x.tolist()]
+
+
+class Pixels(Codec):
+    """Images of `shape` (C, H, W) with `levels` S: level k is grey 255 k / (S - 1)."""
+
+    kind = "pixels"
+
+    def __init__(self, shape: tuple[int, ...], levels: int) -> None:
+        self.shape, self.levels = shape, levels
+
+    def decode(self, x: Tensor) -> np.ndarray:
+        """`(n, D)` -> uint8 `(n, H, W)` for one channel, `(n, H, W, C)` otherwise."""
+        images = x.reshape(-1, *self.shape).permute(0, 2, 3, 1).double()
+        out = (images * 255 / (self.levels - 1)).round().clamp(0, 255).byte().cpu().numpy()
+        return out[..., 0] if self.shape[0] == 1 else out

@@ -1,31 +1,33 @@
-"""Token ids to text through a `tokenizers` tokenizer."""
+"""Token ids to text through a `tokenizers` tokenizer: that of a file, or GPT-2's, whose merges are in the package."""
 
 from __future__ import annotations
 
+import lzma
+from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
 
+from di4c_cli import embedded
 from di4c_cli.codec.base import Codec
 from di4c_cli.errors import UserError
 
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
-
-MAX_BYTES = 100 * 2**20
+MAX_TOKENIZER_BYTES = 100 * 2**20
+GPT2_SIZE = 50257
+END_OF_TEXT = "<|endoftext|>"
 
 
 class Text(Codec):
-    """A tokenizer or its tokenizer.json; ids and text both ways."""
+    """A tokenizer or its tokenizer.json; encodes and decodes."""
 
     kind = "text"
 
     def __init__(self, source: Path | Tokenizer) -> None:
-        self.tokenizer = read(source) if isinstance(source, Path) else source
+        self.tokenizer = read_tokenizer(source) if isinstance(source, Path) else source
 
     def decode(self, x: Tensor) -> list[str]:
-        """`(n, D)` -> n strings; ids outside the vocabulary (a mask under way) show as `[MASK]`."""
+        """`(n, D)` -> n strings; ids outside the vocabulary (masks of an unfinished sample) become `[MASK]`."""
         size = self.tokenizer.get_vocab_size()
         return [self._decode_row(row, size) for row in x.tolist()]
 
@@ -48,13 +50,43 @@ class Text(Codec):
         return ids
 
 
-def read(path: Path) -> Tokenizer:
-    """A tokenizer.json; data only, nothing in it is code."""
-    from tokenizers import Tokenizer
-
-    if path.stat().st_size > MAX_BYTES:
+def read_tokenizer(path: Path) -> Tokenizer:
+    """A tokenizer.json; the file holds data only, no code."""
+    if path.stat().st_size > MAX_TOKENIZER_BYTES:
         raise UserError(f"The tokenizer {path.name} is larger than any real one.", "Replace the file.")
     try:
         return Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises plain Exception for unreadable files
         raise UserError(f"The tokenizer {path.name} cannot be read: {error}.", "Replace the file.") from error
+
+
+def gpt2_tokenizer(symbols: int = GPT2_SIZE) -> Tokenizer:
+    """GPT-2's tokenizer, or its first `symbols` entries for a model with a smaller vocabulary.
+
+    GPT-2's ids are bytes, then merges in the order in which they were learnt, so a prefix is a tokenizer too.
+    Below 256 entries the bytes without an id are left out of the encoded text.
+    """
+    vocabulary = {character: number for number, character in enumerate(_byte_symbols()[:symbols])}
+    merges = _gpt2_merges()[: max(0, symbols - 256)]
+    for left, right in merges:
+        vocabulary[left + right] = len(vocabulary)
+    built = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
+    built.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    built.decoder = decoders.ByteLevel()
+    if symbols >= GPT2_SIZE:
+        built.add_special_tokens([END_OF_TEXT])
+    return built
+
+
+def _byte_symbols() -> list[str]:
+    """The 256 printable characters for bytes in the order of GPT-2's ids: printable bytes come first."""
+    visible = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    hidden = [byte for byte in range(256) if byte not in visible]
+    return [chr(byte) for byte in visible] + [chr(256 + number) for number in range(len(hidden))]
+
+
+@lru_cache(maxsize=1)
+def _gpt2_merges() -> list[tuple[str, str]]:
+    text = lzma.decompress(embedded.asset("gpt2-merges.txt.xz").read_bytes()).decode()
+    pairs = [line.split(" ") for line in text.splitlines()[1:] if line]
+    return [(left, right) for left, right in pairs]

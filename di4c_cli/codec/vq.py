@@ -13,12 +13,12 @@ from torch import Tensor
 
 from di4c_cli.codec.base import Codec
 from di4c_cli.errors import UserError
-from di4c_cli.limits import check_vqgan
+from di4c_cli.limits import CHECK_CONFIG, check_vqgan
 from di4c_cli.network.tiling import padded
 from di4c_cli.network.vqgan import VQGAN
 
-TILE = 16
-"""Images per decoder call, always padded to it: convolutions change in the last bit with the batch."""
+IMAGES_PER_CALL = 16
+"""Every decoder call is padded to this number: the last bit of a convolution depends on the batch size."""
 
 
 class Vq(Codec):
@@ -39,9 +39,9 @@ class Vq(Codec):
         """`(n, D)` codes -> uint8 `(n, H, W)` or `(n, H, W, 3)`."""
         device = next(self.vqgan.parameters()).device
         parts = []
-        for start in range(0, len(x), TILE):
-            codes = x[start : start + TILE].to(device)
-            image = self.vqgan.decode(padded(codes, TILE))[: len(codes)]
+        for start in range(0, len(x), IMAGES_PER_CALL):
+            codes = x[start : start + IMAGES_PER_CALL].to(device)
+            image = self.vqgan.decode(padded(codes, IMAGES_PER_CALL))[: len(codes)]
             parts.append(((image + 1) * 127.5).round().clamp(0, 255).byte().permute(0, 2, 3, 1).cpu())
         out = torch.cat(parts).numpy() if parts else np.zeros((0, 1, 1, 1), np.uint8)
         return out[..., 0] if out.shape[-1] == 1 else out
@@ -54,29 +54,28 @@ class Vq(Codec):
         return codes
 
 
-def plan(settings: Any) -> VQGAN:
-    """A VQGAN laid out without memory, from settings that may come from a stranger."""
-    hint = "Check the model's config.json."
+def build_vqgan_on_meta(settings: Any) -> VQGAN:
+    """A VQGAN on the meta device, from settings that may come from a stranger."""
     if not isinstance(settings, dict):
-        raise UserError("The VQGAN's settings are missing.", hint)
+        raise UserError("The VQGAN's settings are missing.", CHECK_CONFIG)
     check_vqgan(settings)
     try:
         with torch.device("meta"):
             return VQGAN(**{key: value for key, value in settings.items() if key != "type"})
     except (TypeError, ValueError, RuntimeError, ArithmeticError, LookupError) as error:
-        raise UserError(f"The VQGAN's settings are impossible: {error}.", hint) from error
+        raise UserError(f"The VQGAN's settings are impossible: {error}.", CHECK_CONFIG) from error
 
 
 def assemble(source: Path | dict[str, Tensor], settings: Any) -> VQGAN:
     """The VQGAN of `settings` with its weights, in evaluation mode."""
-    vqgan = plan(settings)
+    vqgan = build_vqgan_on_meta(settings)
     name = source.name if isinstance(source, Path) else "VQGAN"
     try:
         stored = load_file(source) if isinstance(source, Path) else source
         # copied: torch aligns its own memory, and alignment can decide the last bit of a convolution
         tensors = {key: tensor.to(torch.float32, copy=True) for key, tensor in stored.items()}
         if not all(bool(torch.isfinite(tensor).all()) for tensor in tensors.values()):
-            raise ValueError("it holds NaN or infinite numbers")
+            raise ValueError("it holds NaN or infinity")
         vqgan.load_state_dict(tensors, assign=True)
     except (RuntimeError, ValueError, OSError, SafetensorError, AttributeError, TypeError) as error:
         first = str(error).splitlines()[0]

@@ -14,8 +14,8 @@ from di4c_cli.data.items import TensorItems
 from di4c_cli.errors import UserError
 
 SHAPE = (3, 32, 32)
-RECORD = 1 + 3 * 32 * 32
-MEND = "Fetch it again."
+RECORD_BYTES = 1 + 3 * 32 * 32
+FETCH_AGAIN = "Fetch it again."
 
 
 def find_cifar(folder: Path) -> Path | None:
@@ -40,12 +40,12 @@ def _binary(paths: list[Path]) -> tuple[np.ndarray, np.ndarray]:
     parts = []
     for path in paths:
         raw = np.fromfile(path, np.uint8)
-        if len(raw) == 0 or len(raw) % RECORD:
-            raise UserError(f"{path} is cut off in record {len(raw) // RECORD}.", MEND)
-        records = raw.reshape(-1, RECORD)
+        if len(raw) == 0 or len(raw) % RECORD_BYTES:
+            raise UserError(f"{path} is cut off in record {len(raw) // RECORD_BYTES}.", FETCH_AGAIN)
+        records = raw.reshape(-1, RECORD_BYTES)
         if records[:, 0].max() > 9:
             bad = int((records[:, 0] > 9).argmax())
-            raise UserError(f"{path}, record {bad} has the label {records[bad, 0]}.", MEND)
+            raise UserError(f"{path}, record {bad} has the label {records[bad, 0]}.", FETCH_AGAIN)
         parts.append(records)
     every = np.concatenate(parts)
     return every[:, 1:].copy(), every[:, 0].astype(np.int64)
@@ -59,9 +59,9 @@ def _sheets(folder: Path, paths: list[Path]) -> tuple[np.ndarray, np.ndarray | N
             with Image.open(path) as sheet:
                 pixels = np.asarray(sheet.convert("RGB"))
         except (OSError, SyntaxError, ValueError) as error:
-            raise UserError(f"{path} is not a readable image.", MEND) from error
+            raise UserError(f"{path} is not a readable image.", FETCH_AGAIN) from error
         if pixels.shape[1] != 32 * 32:
-            raise UserError(f"{path} is {pixels.shape[1]} pixels wide instead of 1024.", MEND)
+            raise UserError(f"{path} is {pixels.shape[1]} pixels wide instead of 1024.", FETCH_AGAIN)
         parts.append(pixels.transpose(0, 2, 1).reshape(len(pixels), -1))
     x = np.concatenate(parts)
     return x, _labels(folder, len(x))
@@ -76,8 +76,8 @@ def _labels(folder: Path, count: int) -> np.ndarray | None:
             try:
                 label = np.asarray(json.loads(path.read_text()), np.int64)
             except (ValueError, TypeError) as error:
-                raise UserError(f"{path} is not a list of labels.", MEND) from error
+                raise UserError(f"{path} is not a list of labels.", FETCH_AGAIN) from error
             if label.shape != (count,):
-                raise UserError(f"{path} has {label.size} labels for {count} images.", MEND)
+                raise UserError(f"{path} has {label.size} labels for {count} images.", FETCH_AGAIN)
             return label
     return None

@@ -1,7 +1,7 @@
-"""Text datasets of the Hub, read as they come: one Parquet file at a time, encoded into shards of a cache.
+"""Text datasets of the Hub, streamed: one Parquet file at a time, encoded into shards of a cache.
 
-A shard is produced once, from where the one before it ended, so a position in the stream is one integer here
-too: it gives the shard and the place in it.
+A shard is produced once, from the position at which the previous shard ended. A position in the stream is one
+integer: it gives the shard and the place in it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from torch import Tensor
 
 from di4c_cli import files, hub
 from di4c_cli.data import cache
-from di4c_cli.data.batch import Batch
-from di4c_cli.data.stream import Wanted
+from di4c_cli.data.stream import Batch, DataSpec
 from di4c_cli.data.text import count_rows, documents
 from di4c_cli.data.tokens import PackedItems, encode
 from di4c_cli.errors import UserError
@@ -29,11 +28,11 @@ from di4c_cli.errors import UserError
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-SHARD = 1024
-"""Samples per shard; the order of samples is shuffled within one."""
-CONVERTED = "refs/convert/parquet"
-FULL = "documents"
-"""In the state after a full shard: how many documents were read. The last shard may not be full and has none."""
+SHARD_SAMPLES = 1024
+"""Samples per shard; their order is shuffled within a shard."""
+CONVERTED_BRANCH = "refs/convert/parquet"
+DOCUMENTS_READ = "documents"
+"""Key of the number of documents in the state after a full shard. The last shard, if not full, has no such key."""
 
 Documents = Callable[[int], Iterator[str]]
 """The documents of a dataset from a given number on."""
@@ -50,14 +49,13 @@ class Listing:
 
 def find_listing(repo: str, revision: str | None, subset: str | None) -> Listing:
     """Ask the Hub for a dataset's files; where the dataset has no Parquet, for the Hub's own conversion."""
-    from huggingface_hub import HfApi, get_hf_file_metadata, hf_hub_url
-
-    # one short question first: the listing itself would insist for a minute when there is no network
-    url = hf_hub_url(repo, "README.md", repo_type="dataset", revision=revision)
+    client = hub.client()
+    # one short request first: without a network the listing itself would retry for a minute
+    url = client.hf_hub_url(repo, "README.md", repo_type="dataset", revision=revision)
     with suppress(UserError):
-        hub.attempt(partial(get_hf_file_metadata, url, timeout=hub.TIMEOUT), repo)
-    for branch in [revision] if revision else ["main", CONVERTED]:
-        call = partial(HfApi().dataset_info, repo, revision=branch, timeout=hub.TIMEOUT)
+        hub.attempt(partial(client.get_hf_file_metadata, url, timeout=hub.TIMEOUT_SECONDS), repo)
+    for branch in [revision] if revision else ["main", CONVERTED_BRANCH]:
+        call = partial(client.HfApi().dataset_info, repo, revision=branch, timeout=hub.TIMEOUT_SECONDS)
         info = hub.attempt(call, f"{repo}@{branch}")
         names = sorted(file.rfilename for file in info.siblings or [])
         found = [name for name in names if name.endswith(".parquet")]
@@ -69,7 +67,7 @@ def find_listing(repo: str, revision: str | None, subset: str | None) -> Listing
 
 
 def pinned_listing(name: str, repo: str, revision: str | None, subset: str | None) -> Listing:
-    """The listing of the first use on this machine: a run that is resumed must find the data it began with."""
+    """The listing of the first use on this machine, so that a resumed run reads the data it began with."""
     path = cache.entry("listings", {"dataset": name}) / "listing.json"
     if not path.is_file():
         found = find_listing(repo, revision, subset)
@@ -79,12 +77,12 @@ def pinned_listing(name: str, repo: str, revision: str | None, subset: str | Non
 
 
 def hub_documents(listing: Listing) -> Documents:
-    """Documents across files; only the files that are reached are fetched."""
-    from huggingface_hub import hf_hub_download
+    """The documents of all files; a file is fetched when the stream reaches it."""
 
     def fetch(name: str) -> Path:
         def call() -> str:
-            return str(hf_hub_download(listing.repo, name, repo_type="dataset", revision=listing.commit))
+            download = hub.client().hf_hub_download
+            return str(download(listing.repo, name, repo_type="dataset", revision=listing.commit))
 
         return Path(hub.attempt(call, f"{listing.repo}@{listing.commit}", name))
 
@@ -102,23 +100,23 @@ def hub_documents(listing: Listing) -> Documents:
 
 
 class Streamed:
-    """A numbered stream over shards that are made when they are first reached.
+    """A numbered stream over shards that are produced when first reached.
 
-    Once the end of the dataset has been seen the numbers start over, in another order.
+    After the end of the dataset the numbers start over, in another order.
     """
 
     def __init__(
         self,
         read: Documents,
         tokenizer: Tokenizer,
-        wanted: Wanted,
+        spec: DataSpec,
         key: dict[str, Any],
         frame: int | None = None,
-        shard: int = SHARD,
+        shard: int = SHARD_SAMPLES,
     ) -> None:
-        self.read_documents, self.tokenizer, self.wanted, self.frame = read, tokenizer, wanted, frame
-        self.length, self.shard = wanted.length, shard
-        self.cut = wanted.length if frame is None else wanted.length - 2
+        self.read_documents, self.tokenizer, self.spec, self.frame = read, tokenizer, spec, frame
+        self.length, self.shard = spec.length, shard
+        self.cut = spec.length if frame is None else spec.length - 2
         key = key | {"cut": self.cut, "shard": shard, "tokenizer": tokenizer.to_str()}
         self.folder, self.origin = cache.entry("stream", key), str(key.get("dataset", "the stream"))
         self._open: dict[int, PackedItems] = {}
@@ -133,7 +131,7 @@ class Streamed:
             shards[number] = self.items(number)
             order = self._order(epoch, number, len(shards[number]))
             picks.append(number * self.shard + int(order[at]))
-        return self.wanted.batch(_Several(shards, self.shard, self.length), index, picks)
+        return self.spec.batch(_Several(shards, self.shard, self.length), index, picks)
 
     def place(self, sample: int) -> tuple[int, int, int]:
         """Epoch, shard, and the place in the shard's order."""
@@ -142,7 +140,7 @@ class Streamed:
             number, at = divmod(sample, self.shard)
             if len(self.items(number)) > at:
                 return 0, number, at
-            total = self.total()  # making that shard has met the end
+            total = self.total()  # producing that shard reached the end
         assert total is not None
         epoch, sample = divmod(sample, total)
         return epoch, *divmod(sample, self.shard)
@@ -151,16 +149,16 @@ class Streamed:
         key = (epoch, number)
         if key not in self._orders:
             self._orders = dict(list(self._orders.items())[-1:])
-            self._orders[key] = self.wanted.order(epoch * 2**20 + number, count)
+            self._orders[key] = self.spec.order(epoch * 2**20 + number, count)
         return self._orders[key]
 
     def total(self) -> int | None:
-        """Samples in the whole dataset, known once its end has been reached."""
+        """The number of samples of the dataset, known once its end has been reached."""
         path = self.folder / "end.json"
         return int(json.loads(path.read_text())["samples"]) if path.is_file() else None
 
     def items(self, number: int) -> PackedItems:
-        """The samples of a shard; an empty one after the end."""
+        """The samples of a shard; none after the end."""
         if number not in self._open:
             path = self._path(number)
             if not self._usable(number):
@@ -174,16 +172,16 @@ class Streamed:
         return self.folder / f"{number:06d}.npy"
 
     def _usable(self, number: int) -> bool:
-        """Whether a shard is here, full or the last: one cut short between its file and the end's is made again."""
+        """Whether a shard exists and is full or the last one; a shard that a kill cut short is produced again."""
         if not self._path(number).is_file():
             return False
-        return self.total() is not None or FULL in json.loads(self._state(number).read_text())
+        return self.total() is not None or DOCUMENTS_READ in json.loads(self._state(number).read_text())
 
     def _state(self, number: int) -> Path:
         return self._path(number).with_suffix(".json")
 
     def _produce(self, last: int) -> None:
-        """Make every missing shard up to `last`, each with the state of the stream after it."""
+        """Produce every missing shard up to `last`, each with the state of the stream after it."""
         if self.total() is not None or self._usable(last):
             return
         first = last
@@ -192,7 +190,7 @@ class Streamed:
         count, rest = 0, []
         if first > 0:
             state = json.loads(self._state(first - 1).read_text())
-            count, rest = int(state[FULL]), list(state["rest"])
+            count, rest = int(state[DOCUMENTS_READ]), list(state["rest"])
         need = self.shard * self.cut
         stream = encode(self.read_documents(count), self.tokenizer)
         for number in range(first, last + 1):
@@ -203,7 +201,7 @@ class Streamed:
                     return
                 rest.extend(ids)
                 count += 1
-            self._store(number, rest[:need], {FULL: count, "rest": rest[need:]})
+            self._store(number, rest[:need], {DOCUMENTS_READ: count, "rest": rest[need:]})
             rest = rest[need:]
 
     def _end(self, number: int, rest: list[int]) -> None:

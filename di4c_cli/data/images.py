@@ -1,26 +1,35 @@
-"""Images from folders and `.npz` files as grey levels or colours of the teacher's size."""
+"""Images from folders and `.npz` files as pixel levels of the teacher's size, or as codes of its VQGAN."""
 
 from __future__ import annotations
 
 import zipfile
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
+from di4c_cli.data import cache
 from di4c_cli.data.items import TensorItems
 from di4c_cli.errors import UserError
-from di4c_cli.student import physical_memory
+from di4c_cli.memory import physical_memory
+
+if TYPE_CHECKING:
+    from di4c_cli.codec.vq import Vq
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
-IMAGES = ("x", "images", "image", "codes", "arr_0")
-LABELS = ("label", "labels", "y", "arr_1")
+IMAGE_ARRAYS = ("x", "images", "image", "codes", "arr_0")
+LABEL_ARRAYS = ("label", "labels", "y", "arr_1")
+VQ_SHARD = 256
+"""Images per file of codes: the first batch waits for a file of each of its images."""
+VQ_BATCH = 16
+"""Images per call of the VQGAN's encoder."""
 
 
 def quantise(pixels: np.ndarray, levels: int) -> np.ndarray:
-    """0..255 to the nearest of `levels` grey levels, the inverse of how they are shown."""
+    """0..255 to the nearest of `levels` grey levels, the inverse of decoding."""
     if levels == 256:
         return pixels
     kind = np.uint8 if levels < 256 else np.int32
@@ -43,17 +52,17 @@ def _inside(folder: Path) -> list[Path]:
 
 
 def open_image(path: Path, channels: int | None = None) -> Image.Image:
-    """An image with one or three channels, without a number as many as it has; a damaged file is named."""
+    """An image with one or three channels, or with as many as it has; the error names a damaged file."""
     try:
         with Image.open(path) as image:
             grey = image.mode == "L" if channels is None else channels == 1
             return image.convert("L" if grey else "RGB")
     except (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise UserError(f"{path} is not a readable image.", "Mend or remove it.") from error
+        raise UserError(f"{path} is not a readable image.", "Fix or remove it.") from error
 
 
 class ImageFolder:
-    """Images read when asked for; every one must have the teacher's size."""
+    """Images that are read on demand; each must have the teacher's size."""
 
     def __init__(self, folder: Path, shape: tuple[int, ...], levels: int) -> None:
         self.shape, self.levels, self.length = shape, levels, int(np.prod(shape))
@@ -95,10 +104,12 @@ def open_npz(path: Path, shape: tuple[int, ...] | None, length: int, levels: int
             found = {name: file[name] for name in file.files}
     except Exception as error:  # zipfile, numpy and zlib each have their own
         raise UserError(f"{path} is not a readable .npz file.", "Write it again.") from error
-    x = next((found[name] for name in IMAGES if name in found), None)
-    label = next((found[name] for name in LABELS if name in found), None)
+    x = next((found[name] for name in IMAGE_ARRAYS if name in found), None)
+    label = next((found[name] for name in LABEL_ARRAYS if name in found), None)
     if x is None or x.dtype.kind not in "ui" or x.ndim < 2:
-        raise UserError(f"{path} has no whole numbers under any of {', '.join(IMAGES)}.", "Rename the array.")
+        raise UserError(
+            f"{path} has no whole numbers under any of {', '.join(IMAGE_ARRAYS)}.", "Rename the array."
+        )
     if label is not None and label.dtype.kind not in "ui":
         raise UserError(f"The labels of {path} are not whole numbers.", "Number the classes from 0 on.")
     if label is not None and label.size != len(x):
@@ -111,12 +122,12 @@ def open_npz(path: Path, shape: tuple[int, ...] | None, length: int, levels: int
 
 
 def check_unpacked(path: Path, memory: int) -> None:
-    """Refuse a compressed file that claims to unpack to more than `memory` bytes, before any of it is read."""
+    """Reject a compressed file that claims to unpack to more than `memory` bytes, before it is read."""
     try:
         with zipfile.ZipFile(path) as archive:
             size = sum(record.file_size for record in archive.infolist())
     except (OSError, ValueError, zipfile.BadZipFile):
-        return  # no archive: the reader says so
+        return  # not an archive: the reader reports that
     if size > memory:
         raise UserError(
             f"{path} unpacks to {size / 2**30:.0f} GB, larger than this machine's memory.",
@@ -134,3 +145,75 @@ def _pictures(x: np.ndarray, path: Path, shape: tuple[int, ...] | None, levels: 
     if x.size and (x.min() < 0 or x.max() > 255):
         raise UserError(f"{path} holds pictures with values outside 0..255.", "Bring them to that range.")
     return quantise(x, levels).transpose(0, 3, 1, 2)
+
+
+class VqItems:
+    """Codes of images and of their mirror images, encoded when first needed and kept in shards on disk."""
+
+    def __init__(self, folder: Path, codec: Vq, mirrored: bool) -> None:
+        self.paths, self.labels, self.classes = image_files(folder)
+        self.codec, self.mirrored = codec, mirrored
+        grid = codec.vqgan.grid
+        self.length = int(grid[0] * grid[1])
+        self._shards: dict[tuple[int, bool], np.ndarray] = {}
+        self._folder: Path | None = None
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def rows(self, index: list[int], mirror: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        wanted = [False] * len(index) if mirror is None or not self.mirrored else mirror.tolist()
+        codes = [
+            self._shard(item // VQ_SHARD, flip)[item % VQ_SHARD]
+            for item, flip in zip(index, wanted, strict=True)
+        ]
+        label = None if self.labels is None else torch.tensor([self.labels[item] for item in index])
+        return torch.from_numpy(np.stack(codes).astype(np.int64)), label
+
+    def name(self, item: int) -> str:
+        return str(self.paths[item])
+
+    @property
+    def folder(self) -> Path:
+        """The cache entry; it depends on the images and on the VQGAN's weights."""
+        if self._folder is None:
+            key: dict[str, Any] = {"images": cache.stamp(self.paths), "vqgan": self._fingerprint()}
+            self._folder = cache.entry("codes", key)
+        return self._folder
+
+    def _fingerprint(self) -> list[float]:
+        return [float(value.cpu().double().sum()) for value in self.codec.vqgan.state_dict().values()]
+
+    def _shard(self, number: int, flip: bool) -> np.ndarray:
+        if (number, flip) not in self._shards:
+            path = self.folder / f"{'mirror' if flip else 'plain'}-{number:06d}.npy"
+            if not path.is_file():
+                with cache.building(path):
+                    if not path.is_file():
+                        self._encode(path, self.paths[number * VQ_SHARD : (number + 1) * VQ_SHARD], flip)
+            self._shards[number, flip] = np.load(path, mmap_mode="r")
+        return self._shards[number, flip]
+
+    def _encode(self, target: Path, paths: list[Path], flip: bool) -> None:
+        vqgan = self.codec.vqgan
+        parts = []
+        for start in range(0, len(paths), VQ_BATCH):
+            chosen = paths[start : start + VQ_BATCH]
+            batch = torch.stack([load_square(path, vqgan.resolution, vqgan.in_channels) for path in chosen])
+            parts.append(self.codec.encode_images(batch.flip(-1) if flip else batch))
+        codes = torch.cat(parts).numpy().astype(np.uint16 if vqgan.codes <= 2**16 else np.uint32)
+        cache.write_array(target, codes)
+
+
+def load_square(path: Path, side: int, channels: int) -> Tensor:
+    """An image (C, side, side) in [-1, 1]: the shorter side resized, the middle cut out."""
+    image = open_image(path, channels)
+    if min(image.size) < 1:
+        raise UserError(f"{path} is empty.", "Remove it.")
+    scale = side / min(image.size)
+    size = (max(side, round(image.width * scale)), max(side, round(image.height * scale)))
+    if image.size != size:
+        image = image.resize(size, Image.Resampling.BICUBIC)
+    left, top = (size[0] - side) // 2, (size[1] - side) // 2
+    pixels = np.asarray(image.crop((left, top, left + side, top + side)), np.float32)
+    return torch.from_numpy(pixels.copy()).view(side, side, channels).permute(2, 0, 1) / 127.5 - 1

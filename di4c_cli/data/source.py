@@ -8,32 +8,31 @@ from typing import TYPE_CHECKING, cast
 import torch
 
 from di4c_cli import embedded, hub
-from di4c_cli.data import cifar, images, text, tokens
-from di4c_cli.data.batch import Source
+from di4c_cli.data import cifar, hub_text, images, text, tokens
 from di4c_cli.data.embedded import load_world
 from di4c_cli.data.items import Items, TensorItems, check_items, check_rows
-from di4c_cli.data.stream import NoData, Shuffled, Wanted
+from di4c_cli.data.stream import DataSpec, NoData, Shuffled, Source
 from di4c_cli.errors import Di4cError, UserError
-from di4c_cli.model import Model
 
 if TYPE_CHECKING:
     from di4c_cli.codec.text import Text
     from di4c_cli.codec.vq import Vq
+    from di4c_cli.model import Model
 
 ELSEWHERE = "Name data with --data FILE, or train without any: --data teacher."
 
 
-def open_source(name: str, model: Model, wanted: Wanted) -> Source:
+def open_source(name: str, model: Model, spec: DataSpec) -> Source:
     """The endless stream of a source for one round."""
     if name == "teacher":
-        return NoData(wanted)
+        return NoData(spec)
     if is_hub(name, model):
-        return _hub(name, model, wanted)
-    items = find_items(name, model, wanted.flip, wanted.device)
-    check_items(items, name, wanted.length)
+        return _hub(name, model, spec)
+    items = find_items(name, model, spec.flip, spec.device)
+    check_items(items, name, spec.length)
     first = items.rows([0])
-    check_rows(items, [0], *first, wanted.symbols, wanted.labels)
-    return Shuffled(items, wanted)
+    check_rows(items, [0], *first, spec.symbols, spec.labels)
+    return Shuffled(items, spec)
 
 
 def _is_embedded(name: str) -> bool:
@@ -41,16 +40,16 @@ def _is_embedded(name: str) -> bool:
 
 
 def is_hub(name: str, model: Model) -> bool:
-    """Whether a name is a dataset of the Hub: spelt like one, no path here, and for a teacher of text."""
+    """Whether a name is a dataset of the Hub: it has the form of one, no such path exists, the teacher writes text."""
     repo = name.partition("@")[0].partition(":")[0]
     text_teacher = model.config.codec.get("type") == "text"
     return text_teacher and not _is_embedded(name) and not Path(name).exists() and hub.is_id(repo)
 
 
 def find_items(name: str, model: Model, mirrored: bool = False, device: torch.device | str = "cpu") -> Items:
-    """The items at a local path or of an embedded world."""
+    """The items at a local path or of an embedded toy task."""
     if _is_embedded(name):
-        return embedded_items(name.partition(":")[2] or world_of(model), model)
+        return embedded_items(name.partition(":")[2] or toy_task_of(model), model)
     path = Path(name)
     if not path.exists():
         raise UserError(f"There is no data at '{name}'.", ELSEWHERE)
@@ -64,21 +63,17 @@ def find_items(name: str, model: Model, mirrored: bool = False, device: torch.de
     if path.is_dir() and kind == "pixels":
         return pixel_items(path, model)
     if path.is_dir() and kind == "vq":
-        from di4c_cli.data.vq_cache import VqItems
-
         model.codec.to(device)
-        return VqItems(path, cast("Vq", model.codec), mirrored)
+        return images.VqItems(path, cast("Vq", model.codec), mirrored)
     raise UserError(f"'{name}' is not data for a teacher of {kind} samples.", ELSEWHERE)
 
 
 def probe(name: str, model: Model, here: bool = True) -> str:
-    """What a source is, in a few words; reads little and writes nothing. `here`: the teacher's files are."""
+    """A short description of a source; reads little and writes nothing. `here`: the teacher's files are local."""
     if name == "teacher":
         return "none: the teacher's own trajectories"
     if is_hub(name, model):
-        from di4c_cli.data.hub_text import find_listing
-
-        found = find_listing(*_split(name))
+        found = hub_text.find_listing(*_split(name))
         return f"{len(found.files)} Parquet files of {found.repo}@{found.commit[:12]}, fetched as they are reached"
     path = Path(name)
     if not _is_embedded(name) and path.exists() and (model.config.codec.get("type") == "text" or not here):
@@ -91,19 +86,19 @@ def probe(name: str, model: Model, here: bool = True) -> str:
     return f"{name}, {len(items)} samples"
 
 
-def world_of(model: Model) -> str:
-    """The embedded world a model belongs to: its own name, or that of the teacher it came from."""
+def toy_task_of(model: Model) -> str:
+    """The toy task that a model belongs to, by its own name or that of its teacher."""
     for name in (model.config.name, str(model.config.provenance.get("teacher", ""))):
-        for world in embedded.WORLDS:
-            if name in (world, f"{world}-student"):
-                return world
+        for task in embedded.WORLDS:
+            if name in (task, f"{task}-student"):
+                return task
     raise UserError(f"'{model.name}' is no embedded teacher, so there is no embedded data for it.", ELSEWHERE)
 
 
-def embedded_items(world: str, model: Model) -> Items:
-    """The training part of an embedded world."""
-    data = load_world(world)
-    return TensorItems(data.train, data.train_label, pixel_shape(model), f"embedded {world}")
+def embedded_items(task: str, model: Model) -> Items:
+    """The training part of a toy task's data."""
+    data = load_world(task)
+    return TensorItems(data.train, data.train_label, pixel_shape(model), f"embedded {task}")
 
 
 def pixel_shape(model: Model) -> tuple[int, ...] | None:
@@ -125,7 +120,7 @@ def text_items(path: Path, model: Model) -> Items:
 
 
 def frame_of(model: Model) -> int | None:
-    """Published language models saw every window between two end-of-text ids."""
+    """The id around every window: published language models were trained between two end-of-text ids."""
     codec = model.config.codec
     whole = codec.get("name") == "gpt2" and model.denoiser.length > 2
     return tokens.end_of_text(cast("Text", model.codec).tokenizer) if whole else None
@@ -148,15 +143,13 @@ def _split(name: str) -> tuple[str, str | None, str | None]:
     return repo, revision or None, subset or None
 
 
-def _hub(name: str, model: Model, wanted: Wanted) -> Source:
+def _hub(name: str, model: Model, spec: DataSpec) -> Source:
     """A text dataset of the Hub: `user/name`, `user/name:subset`, `user/name@revision`."""
-    from di4c_cli.data.hub_text import Streamed, hub_documents, pinned_listing
-
     try:
-        listing = pinned_listing(name, *_split(name))
+        listing = hub_text.pinned_listing(name, *_split(name))
     except Di4cError as error:
         raise type(error)(f"The data '{name}' cannot be reached: {error.message}", ELSEWHERE) from error
     tokenizer = cast("Text", model.codec).tokenizer
-    tokens.check_vocabulary(tokenizer, wanted.symbols)
+    tokens.check_vocabulary(tokenizer, spec.symbols)
     key = {"dataset": f"{listing.repo}@{listing.commit}", "files": listing.files}
-    return Streamed(hub_documents(listing), tokenizer, wanted, key, frame_of(model))
+    return hub_text.Streamed(hub_text.hub_documents(listing), tokenizer, spec, key, frame_of(model))

@@ -1,4 +1,4 @@
-"""Endless numbered streams over items: the sample number decides the item, the dropped label and the flip.
+"""Endless numbered streams of samples: the sample number decides the item, the label dropout and the flip.
 
 Nothing is remembered between reads, so a position in training is one integer and processes cannot overlap.
 """
@@ -6,25 +6,56 @@ Nothing is remembered between reads, so a position in training is one integer an
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
 
-from di4c_cli.data.batch import Batch
 from di4c_cli.data.items import Items, check_rows
 from di4c_cli.noise import Noise, sample_seeds
 
+if TYPE_CHECKING:
+    from di4c_cli.model import Model
+
 
 @dataclass(frozen=True)
-class Wanted:
-    """What a round asks of its data: the teacher's ranges, and draws of its own."""
+class Batch:
+    """Samples `index` of the global stream; `x0` is None where there is no data (`data: teacher`)."""
+
+    index: list[int]
+    x0: Tensor | None = None
+    label: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def to(self, device: torch.device | str) -> Batch:
+        """The same batch on a device."""
+        x0 = None if self.x0 is None else self.x0.to(device)
+        return Batch(self.index, x0, None if self.label is None else self.label.to(device))
+
+
+class Source(Protocol):
+    """An endless, shuffled, numbered stream of samples; a position in it is one integer."""
+
+    length: int
+    """D of one sample."""
+
+    def read(self, start: int, count: int) -> Batch:
+        """Samples start … start + count - 1."""
+        ...
+
+
+@dataclass(frozen=True)
+class DataSpec:
+    """What a round requires of its data: the teacher's ranges, label dropout and flips."""
 
     seed: int
     stream: str
     length: int
     symbols: int
     labels: int | None = None
-    label_drop: float = 0.0
+    label_dropout: float = 0.0
     flip: bool = False
     device: torch.device | str = "cpu"  # where images are encoded
 
@@ -34,50 +65,87 @@ class Wanted:
         return torch.randperm(count, generator=torch.Generator().manual_seed(seed))
 
     def batch(self, items: Items, index: list[int], picks: list[int]) -> Batch:
-        """Samples `index`, which are the items `picks`: checked, flipped, some labels dropped."""
+        """Samples `index`, which are the items `picks`: checked, flipped, with label dropout."""
         noise = Noise(self.seed, index, self.stream)
         mirror = noise.uniform("flip") < 0.5 if self.flip else None
         x0, label = items.rows(picks, mirror)
         check_rows(items, picks, x0, label, self.symbols, self.labels)
         if label is None or self.labels is None:
             return Batch(index, x0)
-        return Batch(index, x0, torch.where(noise.uniform("drop") < self.label_drop, -1, label))
+        return Batch(index, x0, self.drop_labels(label, noise))
+
+    def drop_labels(self, label: Tensor, noise: Noise) -> Tensor:
+        """The labels, of which a share of `label_dropout` is replaced by -1."""
+        return torch.where(noise.uniform("drop") < self.label_dropout, -1, label)
 
 
 class Shuffled:
     """Items in a fresh random order each epoch."""
 
-    def __init__(self, items: Items, wanted: Wanted) -> None:
-        self.items, self.wanted = items, wanted
+    def __init__(self, items: Items, spec: DataSpec) -> None:
+        self.items, self.spec = items, spec
         self.length = items.length
         self._orders: dict[int, Tensor] = {}
 
     def item(self, sample: int) -> int:
-        """Which item the sample with this number is."""
+        """The item behind a sample number."""
         epoch, place = divmod(sample, len(self.items))
         if epoch not in self._orders:
             # a batch touches two epochs at most (or many tiny ones, which are cheap to draw again)
             self._orders = {key: value for key, value in self._orders.items() if key == epoch - 1}
-            self._orders[epoch] = self.wanted.order(epoch, len(self.items))
+            self._orders[epoch] = self.spec.order(epoch, len(self.items))
         return int(self._orders[epoch][place])
 
     def read(self, start: int, count: int) -> Batch:
         """Samples start … start + count - 1."""
         index = list(range(start, start + count))
-        return self.wanted.batch(self.items, index, [self.item(sample) for sample in index])
+        return self.spec.batch(self.items, index, [self.item(sample) for sample in index])
 
 
 class NoData:
-    """Samples without x0 (reference: teacher); labels are drawn evenly so that guidance is distilled too."""
+    """Samples without x0 (`data: teacher`); labels are drawn uniformly so that guidance is distilled too."""
 
-    def __init__(self, wanted: Wanted) -> None:
-        self.wanted, self.length = wanted, wanted.length
+    def __init__(self, spec: DataSpec) -> None:
+        self.spec, self.length = spec, spec.length
 
     def read(self, start: int, count: int) -> Batch:
         """Numbers and labels alone."""
         index = list(range(start, start + count))
-        if self.wanted.labels is None:
+        if self.spec.labels is None:
             return Batch(index)
-        noise = Noise(self.wanted.seed, index, self.wanted.stream)
-        label = (noise.uniform("label") * self.wanted.labels).long()
-        return Batch(index, None, torch.where(noise.uniform("drop") < self.wanted.label_drop, -1, label))
+        noise = Noise(self.spec.seed, index, self.spec.stream)
+        label = (noise.uniform("label") * self.spec.labels).long()
+        return Batch(index, None, self.spec.drop_labels(label, noise))
+
+
+class SyntheticMixture:
+    """A stream in which a `share` of the samples comes from a pool of the teacher's samples; all without data.
+
+    The pool is drawn once. Sample numbers alone decide which samples come from it. A teacher with labels draws
+    equally many samples of each label, and label dropout applies to them too: with a label a teacher is often
+    much better than without, and the student learns that for both.
+    """
+
+    def __init__(
+        self, inner: Source, teacher: Model, share: float, count: int, steps: int, seed: int
+    ) -> None:
+        self.inner, self.share, self.seed, self.length = inner, share, seed, inner.length
+        (draws,) = sample_seeds(f"{seed}:pool", [0])
+        labels = teacher.denoiser.labels
+        self.label = None if labels is None else torch.arange(count) % labels
+        self.pool = teacher.sample(count, steps=steps, seed=draws % 2**31, label=self.label).cpu()
+
+    def read(self, start: int, count: int) -> Batch:
+        """Samples start … start + count - 1."""
+        batch = self.inner.read(start, count)
+        noise = Noise(self.seed, batch.index, "pool")
+        pick = (noise.uniform("pick") * len(self.pool)).long()
+        own, label = self.pool[pick], batch.label
+        if label is not None and self.label is not None:
+            label = torch.where(label < 0, -1, self.label[pick])
+        if batch.x0 is None:
+            return Batch(batch.index, own, label)
+        synthetic = noise.uniform("choose") < self.share
+        if label is not None and batch.label is not None:
+            label = torch.where(synthetic, label, batch.label)
+        return Batch(batch.index, torch.where(synthetic[:, None], own, batch.x0), label)

@@ -15,7 +15,7 @@ from di4c_cli.errors import UserError
 TEXT = (".txt", ".text", ".md")
 SUFFIXES = (*TEXT, ".jsonl", ".ndjson", ".parquet")
 FIELD = "text"
-MEND = "Mend or remove it."
+FIX_FILE = "Fix or remove the file."
 UNREADABLE = (OSError, EOFError, zlib.error)
 """What plain and gzipped files raise when they are damaged."""
 
@@ -56,9 +56,9 @@ def _whole(path: Path) -> Iterator[str]:
         with _open(path) as handle:
             text = handle.read().decode("utf-8")
     except UnicodeDecodeError as error:
-        raise UserError(f"{path}: byte {error.start} is not UTF-8.", MEND) from error
+        raise UserError(f"{path}: byte {error.start} is not UTF-8.", FIX_FILE) from error
     except UNREADABLE as error:
-        raise UserError(f"{path} cannot be read: {error}.", MEND) from error
+        raise UserError(f"{path} cannot be read: {error}.", FIX_FILE) from error
     if text.strip():
         yield text
 
@@ -70,17 +70,17 @@ def _lines(path: Path) -> Iterator[str]:
                 if line.strip():
                     yield _record(line, path, number)
     except UNREADABLE as error:
-        raise UserError(f"{path} cannot be read: {error}.", MEND) from error
+        raise UserError(f"{path} cannot be read: {error}.", FIX_FILE) from error
 
 
 def _record(line: bytes, path: Path, number: int) -> str:
     try:
         value: Any = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}, record {number} is not JSON.", MEND) from error
+        raise UserError(f"{path}, record {number} is not JSON.", FIX_FILE) from error
     text = value.get(FIELD) if isinstance(value, dict) else value
     if not isinstance(text, str):
-        raise UserError(f"{path}, record {number} has no text in the field '{FIELD}'.", MEND)
+        raise UserError(f"{path}, record {number} has no text in the field '{FIELD}'.", FIX_FILE)
     return text
 
 
@@ -125,7 +125,7 @@ def _damage_told(path: Path, place: Callable[[], str]) -> Iterator[None]:
 
 def _cell(value: Any, path: Path, number: int) -> str:
     if not isinstance(value, str):
-        raise UserError(f"{path}, record {number} has no text in the column '{FIELD}'.", MEND)
+        raise UserError(f"{path}, record {number} has no text in the column '{FIELD}'.", FIX_FILE)
     return value
 
 

@@ -7,7 +7,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 from torch import Tensor
 
-from di4c_cli import codec, embedded, student
+from di4c_cli import codec, embedded, limits
 from di4c_cli.data.embedded import PIXEL_LEVELS, load_world, speech_lines
 from di4c_cli.errors import UserError
 from di4c_cli.metric.classifier import Classifier, load_classifier
@@ -32,7 +32,7 @@ def world_codec(world: str) -> codec.Codec:
     if world in PIXEL_LEVELS:
         return codec.build({"type": "pixels", "shape": (1, 8, 8), "levels": PIXEL_LEVELS[world]})
     folder = embedded.model(world, "teacher")
-    return codec.build(student.read_config(folder).codec, folder)
+    return codec.build(limits.read_config(folder).codec, folder)
 
 
 def classifier_file(world: str) -> tuple[str, int]:

@@ -1,16 +1,42 @@
-"""Networks: weights and forward passes; every one offers `body`, `head` and `config`."""
+"""Networks: weights and forward passes. This module says what each offers and builds one by its type."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from di4c_cli.errors import UserError
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
 TYPES = {"dit": "DiT", "maskgit": "MaskGit", "unet": "UNet"}
+
+
+class Network(Protocol):
+    """Hidden states and head are separate, so that the head runs only where it is needed."""
+
+    symbols: int
+    length: int
+    width: int
+    config: dict[str, Any]
+
+    def body(self, x: Tensor, t: Tensor, label: Tensor | None = None, lam: Tensor | None = None) -> Tensor:
+        """x `(B, D)`, t `(B,)` -> hidden states `(B, D, H)`."""
+        ...
+
+    def head(self, h: Tensor, d: Tensor) -> Tensor:
+        """Hidden states `(n, H)` at positions d `(n,)` -> logits `(n, S)` over the real symbols."""
+        ...
+
+    def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
+        """All weights."""
+        ...
+
+    def train(self, mode: bool = True) -> Any:
+        """Switch dropout on or off."""
+        ...
 
 
 def build(config: dict[str, Any]) -> nn.Module:
@@ -19,7 +45,6 @@ def build(config: dict[str, Any]) -> nn.Module:
     kind = settings.pop("type", None)
     if kind not in TYPES:
         raise UserError(f"Network type {kind!r} is unknown.", f"Choose one of: {', '.join(TYPES)}.")
-    # Imported here so that naming a network does not load torch.
-    module = import_module(f"{__name__}.{kind}")
+    module = import_module(f"{__name__}.{kind}")  # imports torch, which naming a network does not need
     network: nn.Module = getattr(module, TYPES[kind])(**settings)
     return network

@@ -26,9 +26,9 @@ from di4c_cli.network.latent import (
 )
 from di4c_cli.network.law import LatentLaw
 from di4c_cli.network.unet_blocks import (
-    Attention,
     Downsample,
     ResidualBlock,
+    SpatialAttention,
     Upsample,
     conv3x3,
     dense,
@@ -109,7 +109,7 @@ class UNet(nn.Module):
         if self.latent is not None:
             self.h_t_lam_mix = dense(features + deepest, self.time_dim)
         self.middle_modules = nn.ModuleList(
-            [self._block(deepest, deepest), Attention(deepest), self._block(deepest, deepest)]
+            [self._block(deepest, deepest), SpatialAttention(deepest), self._block(deepest, deepest)]
         )
         self.upsampling_modules = self._up(skips)
         narrow = self.channels * self.multipliers[0]
@@ -137,7 +137,7 @@ class UNet(nn.Module):
                 modules.append(self._block(skips[-1], self.channels * multiplier))
                 skips.append(self.channels * multiplier)
                 if scale in self.attention:
-                    modules.append(Attention(skips[-1]))
+                    modules.append(SpatialAttention(skips[-1]))
             if scale < len(self.multipliers) - 1:
                 modules.append(Downsample(skips[-1]))
                 skips.append(skips[-1])
@@ -152,7 +152,7 @@ class UNet(nn.Module):
                 modules.append(self._block(current + stack.pop(), self.channels * self.multipliers[scale]))
                 current = self.channels * self.multipliers[scale]
                 if scale in self.attention:
-                    modules.append(Attention(current))
+                    modules.append(SpatialAttention(current))
             if scale > 0:
                 modules.append(Upsample(current))
         return nn.ModuleList(modules)
@@ -237,7 +237,7 @@ class UNet(nn.Module):
         for module in self.downsampling_modules:
             if isinstance(module, ResidualBlock):
                 stack.append(self._run(module, stack[-1], time, lam))
-            elif isinstance(module, Attention):
+            elif isinstance(module, SpatialAttention):
                 stack[-1] = module(stack[-1])
             else:
                 stack.append(module(stack[-1]))

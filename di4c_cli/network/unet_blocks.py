@@ -63,7 +63,7 @@ class NIN(nn.Module):
         return F.conv2d(h, self.W.t()[:, :, None, None], self.b)
 
 
-class Attention(nn.Module):
+class SpatialAttention(nn.Module):
     """Self-attention over pixels; the residual sum is divided by sqrt(2) to keep the variance."""
 
     def __init__(self, channels: int) -> None:

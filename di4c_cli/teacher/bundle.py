@@ -1,25 +1,69 @@
-"""What a format adapter hands over: our description of the model and its tensors under our names."""
+"""What a format adapter gets and returns: `LoadOptions`, and a `Bundle` of config and tensors. Imports no torch."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from torch import Tensor
-
-from di4c_cli import hub, student
+from di4c_cli import hub
 from di4c_cli.config import ModelConfig
 from di4c_cli.errors import UserError
-from di4c_cli.model import Model
-from di4c_cli.teacher.options import Options
 
-__all__ = ["Bundle", "Options", "require", "strip"]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from di4c_cli.denoiser import Denoiser
+    from di4c_cli.load_report import LoadReport
+
+
+class TokenizerOnly(UserError):
+    """The files hold an image tokenizer and no teacher."""
+
+
+@dataclass
+class LoadOptions:
+    """What the files of a model do not record, or what the user wants otherwise."""
+
+    weights: str | None = None
+    """`ema` or `live` where a file holds both; None is the one its publishers evaluate."""
+    heads: int | None = None
+    codes: int | None = None
+    length: int | None = None
+    vqgan: str | None = None
+    """Path of the image tokenizer, or the name of a teacher that comes with one."""
+    config: str | None = None
+    """Path of a configuration that is not beside the weights."""
+    tokenizer: str | None = None
+    """Path of a tokenizer.json for a text model."""
+    offline: bool = False
+
+    def __post_init__(self) -> None:
+        if self.weights not in (None, "ema", "live"):
+            raise UserError(f"There are no '{self.weights}' weights.", "Choose ema or live.")
+        for name in ("heads", "codes", "length"):
+            value = getattr(self, name)
+            if value is not None and (type(value) is not int or not 1 <= value <= 2**20):
+                raise UserError(f"{name} must be an integer from 1 on, not {value!r}.", "Change the option.")
+
+
+class LoadedModel(NamedTuple):
+    """The arguments of `model.Model`."""
+
+    config: ModelConfig
+    denoiser: Denoiser
+    folder: Path | None
+    load_report: LoadReport
+    codec_tensors: dict[str, Tensor] | None
 
 
 @dataclass
 class Bundle:
-    """A model read from any format, before its network exists."""
+    """A model read from any format, before its network is built: `tensors` have our names.
+
+    `renamed` maps our names to those in the file, `unused` maps names in the file to the reason for leaving them
+    out. `folder` holds the codec's file; `codec_tensors` are its weights if it came from a foreign file.
+    """
 
     config: ModelConfig
     tensors: dict[str, Tensor]
@@ -29,17 +73,17 @@ class Bundle:
     folder: Path | None = None
     codec_tensors: dict[str, Tensor] | None = None
     cached: list[Path] = field(default_factory=list)
-    """Files of the Hub's cache that this was read from."""
+    """The files of the Hub's cache that this was read from."""
 
-    def model(self) -> Model:
-        """Build the network and fill it; every tensor is accounted for."""
+    def load(self) -> LoadedModel:
+        """Build the network and fill it; the report covers every tensor."""
+        from di4c_cli.build import assemble  # imports torch, for which a failed download need not wait
+
         try:
-            denoiser, account = student.assemble(
-                self.config, self.tensors, self.where, self.renamed, self.unused
-            )
+            denoiser, report = assemble(self.config, self.tensors, self.where, self.renamed, self.unused)
         except UserError as error:
-            raise hub.blame(error, self.cached) from error
-        return Model(self.config, denoiser, self.folder, account, self.codec_tensors)
+            raise hub.damage_or(error, self.cached) from error
+        return LoadedModel(self.config, denoiser, self.folder, report, self.codec_tensors)
 
 
 def strip(
@@ -56,15 +100,13 @@ def strip(
             continue
         ours = name.removeprefix(prefix).replace("_orig_mod.", "")
         if ours in kept:
-            raise UserError(
-                f"Two tensors are called '{ours}' once prefixes are dropped.", "Fetch the file again."
-            )
+            raise UserError(f"Without its prefix '{ours}' occurs twice.", "Fetch the file again.")
         kept[ours], renamed[ours] = tensor, name
     return kept, renamed, unused
 
 
 def require(tree: dict[str, Any], key: str, kind: type, where: str) -> Any:
-    """A value of a foreign configuration, by dotted key, or one sentence about its absence."""
+    """A value of a foreign configuration by dotted key; a missing one or one of another type is an error."""
     value: Any = tree
     for part in key.split("."):
         value = value.get(part) if isinstance(value, dict) else None
@@ -72,7 +114,5 @@ def require(tree: dict[str, Any], key: str, kind: type, where: str) -> Any:
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if not fits:
-        raise UserError(
-            f"{where} has no usable '{key}' in its configuration.", "Check the file or fetch it again."
-        )
+        raise UserError(f"{where} has no usable '{key}' in its configuration.", "Fetch the file again.")
     return value

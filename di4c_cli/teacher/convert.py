@@ -1,4 +1,4 @@
-"""Writing what any format holds as a folder of our own."""
+"""Writing a model of any format as a model folder of our own."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from di4c_cli import __version__, files
+from di4c_cli.card import model_card
 from di4c_cli.config import FORMAT
-from di4c_cli.teacher import find, read, tell
-from di4c_cli.teacher.options import Options, TokenizerOnly
+from di4c_cli.teacher import find, read, show_report
+from di4c_cli.teacher.bundle import LoadOptions, TokenizerOnly
 
 
 def convert(ref: str, target: Path, verbose: bool = False, **options: Any) -> str:
-    """Write the model a reference names to `target`; returns one line about it, `verbose` prints the account.
+    """Write the model behind a reference to `target`; returns a summary line, `verbose` prints the load report.
 
     An image tokenizer alone is written as `vqgan.safetensors` with its settings, for `--vqgan`.
     """
@@ -23,28 +24,27 @@ def convert(ref: str, target: Path, verbose: bool = False, **options: Any) -> st
         return _convert_tokenizer(ref, target, bool(options.get("offline")))
     import torch  # after the reading: a failed download need not wait for torch
 
-    from di4c_cli import student
-    from di4c_cli.card import model_card
+    from di4c_cli import codec, model_folder
 
-    model = bundle.model()
-    if model.codec_file is not None:
-        _ = model.codec  # nothing is written whose decoder cannot be read
-    model.config.provenance |= {"di4c": __version__, "torch": str(torch.__version__)}
-    student.save_folder(target, model.config, model.denoiser, model_card(model.config), model.codec_file)
-    assert model.account is not None
-    tell(model.account, verbose)
-    size = sum(parameter.numel() for parameter in model.denoiser.network.parameters())
-    told = ", ".join(f"{count} {status}" for status, count in model.account.counts.items())
-    network = model.config.network["type"]
-    return f"{model.config.kind} {model.name}: {network}, {size:,} weights; tensors: {told}"
+    config, denoiser, folder, report, codec_tensors = bundle.load()
+    file = config.codec.get("file")
+    if file is not None:
+        codec.build(config.codec, folder, codec_tensors)  # nothing is written if the decoder cannot be read
+    config.provenance |= {"di4c": __version__, "torch": str(torch.__version__)}
+    copied = codec_tensors if file is None or folder is None else folder / str(file)
+    model_folder.save_folder(target, config, denoiser, model_card(config), copied)
+    show_report(report, verbose)
+    size = sum(parameter.numel() for parameter in denoiser.network.parameters())
+    network = config.network["type"]
+    return f"{config.kind} {config.name}: {network}, {size:,} weights; tensors: {report.summary}"
 
 
 def _convert_tokenizer(ref: str, target: Path, offline: bool) -> str:
-    from safetensors.torch import save_file
+    from safetensors.torch import save_file  # imports torch
 
     from di4c_cli.teacher.formats import vqgan
 
-    found = vqgan.read(find(ref, Options(offline=offline)))
+    found = vqgan.read(find(ref, LoadOptions(offline=offline)))
     settings = {"di4c": FORMAT, "type": "vqgan", **found.settings}
     with files.new_folder(target) as part:
         save_file(found.tensors, part / vqgan.FILE, {"format": "pt"})

@@ -1,6 +1,6 @@
-"""Teachers of other packages, through the entry-point group `di4c.teachers`.
+"""Teachers that other packages add, through the entry-point group `di4c.teachers`.
 
-An entry point is either a function `(Options) -> Bundle`, which adds a teacher under its own name, or
+An entry point is either a function `(LoadOptions) -> Bundle`, which adds a teacher under its own name, or
 a format: a module with `NAME`, `detect(source)` and `read(source, options)`, which adds a kind of file.
 """
 
@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from di4c_cli.errors import Failure
-
-if TYPE_CHECKING:
-    from di4c_cli.teacher.bundle import Bundle, Options
+from di4c_cli.teacher.bundle import Bundle, LoadOptions
 
 GROUP = "di4c.teachers"
 
@@ -25,14 +23,14 @@ def points() -> dict[str, EntryPoint]:
 
 
 def loaded(point: EntryPoint) -> Any:
-    """What an entry point stands for; a broken package is named, not dumped."""
+    """The object behind an entry point; an import error becomes one sentence that names the package."""
     try:
         return point.load()
-    except Exception as error:  # somebody else's import may fail in any way
+    except Exception as error:  # a foreign import may raise anything
         package = point.dist.name if point.dist else point.value
         raise Failure(
             f"The teacher '{point.name}' of the package {package} cannot be imported: {error}.",
-            "Mend or uninstall that package.",
+            "Fix or uninstall that package.",
         ) from error
 
 
@@ -42,17 +40,17 @@ def is_format(thing: Any) -> bool:
 
 
 def formats() -> tuple[ModuleType, ...]:
-    """All added formats."""
+    """All formats that packages add."""
     return tuple(thing for thing in map(loaded, points().values()) if is_format(thing))
 
 
-def read(name: str, options: Options) -> Bundle | None:
-    """The added teacher of that name, or None."""
+def read(name: str, options: LoadOptions) -> Bundle | None:
+    """The teacher that a package adds under this name, or None."""
     point = points().get(name)
     if point is None:
         return None
     thing = loaded(point)
     if is_format(thing):
         return None
-    call: Callable[[Options], Bundle] = thing
+    call: Callable[[LoadOptions], Bundle] = thing
     return call(options)

@@ -1,4 +1,4 @@
-"""The names: where each known teacher or student comes from. The data is registry.yaml; imports no torch."""
+"""The registry of known teachers and students, read from registry.yaml. Imports no torch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from di4c_cli.teacher.architectures import ARCHITECTURES
 
 
 class Entry(BaseModel):
-    """One name."""
+    """One known model."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     name: str
@@ -43,7 +43,7 @@ class Entry(BaseModel):
 
     @property
     def origin(self) -> str:
-        """Where it comes from, for people."""
+        """Where the model comes from, as text."""
         if self.source == "hub":
             return f"Hub {self.repo}@{self.revision}"
         return "inside di4c" if self.source == "embedded" else "a local file"
@@ -88,7 +88,7 @@ def entries() -> dict[str, Entry]:
 
 
 def published_config(ref: str) -> ModelConfig | None:
-    """The configuration that a teacher of this list has once it is fetched; None where it is not known."""
+    """The configuration that a teacher of the registry has once it is fetched; None where it is not known."""
     entry = entries().get(ref.partition("@")[0])
     if entry is None or entry.architecture is None:
         return None
@@ -104,7 +104,7 @@ def published_config(ref: str) -> ModelConfig | None:
 
 
 def unknown(ref: str, more: list[str], kinds: str = "name, folder, file or Hub id") -> UserError:
-    """The answer to a name nobody knows; `more` are the names installed packages add, `kinds` what it could be."""
+    """The error for an unknown name; `more` are the names that packages add, `kinds` what it could have been."""
     hint = nearest(ref, [*entries(), *more])
     return UserError(
         f"There is no model '{ref}': no {kinds}.{hint}", "Run `di4c teachers` to list the names."
@@ -112,14 +112,5 @@ def unknown(ref: str, more: list[str], kinds: str = "name, folder, file or Hub i
 
 
 def known(ref: str) -> bool:
-    """Whether a reference is a name of this list, with or without a revision."""
+    """Whether a reference is a name of the registry, with or without a revision."""
     return ref.partition("@")[0] in entries()
-
-
-def recipe_for(ref: str) -> str:
-    """The recipe that distils a reference: of a name its own, otherwise that of the format its files have."""
-    if known(ref):
-        return entries()[ref.partition("@")[0]].recipe
-    from di4c_cli.teacher import recipe_of
-
-    return recipe_of(ref)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import resource
-import sys
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -13,17 +11,18 @@ from typing import Any
 import torch
 
 from di4c_cli import recipe_file
+from di4c_cli.build import build_on_meta
 from di4c_cli.config import ModelConfig
-from di4c_cli.data.batch import Batch
 from di4c_cli.data.source import probe
-from di4c_cli.data.stream import Wanted
+from di4c_cli.data.stream import Batch, DataSpec
 from di4c_cli.errors import Di4cError
+from di4c_cli.memory import peak_memory
 from di4c_cli.model import Model, load
 from di4c_cli.noise import Noise
 from di4c_cli.recipe import Recipe
+from di4c_cli.teacher.reference import remote
 from di4c_cli.teacher.registry import published_config
-from di4c_cli.teacher.remote import remote
-from di4c_cli.training.estimate import Memory, available, count, estimate, on_meta
+from di4c_cli.training.estimate import Memory, available, count, estimate
 from di4c_cli.training.loop import Outside, Round
 from di4c_cli.training.loss_module import LossModule, make_objective, make_posterior
 from di4c_cli.training.make_student import new_student, student_config
@@ -71,7 +70,7 @@ def preview(recipe: Recipe, out: Path, processes: int, device: str | None, measu
     model, config = _teacher(recipe, found)
     if config is None:
         return found
-    sized = model or Model(config, on_meta(config))
+    sized = model or Model(config, build_on_meta(config))
     try:
         found.data = probe(recipe.data, sized, here=model is not None)
     except Di4cError as error:
@@ -82,7 +81,7 @@ def preview(recipe: Recipe, out: Path, processes: int, device: str | None, measu
         found.note(error)
         return found
     student = student_config(sized, recipe, 1)
-    found.parameters = {"teacher": count(on_meta(config)), "student": count(on_meta(student))}
+    found.parameters = {"teacher": count(build_on_meta(config)), "student": count(build_on_meta(student))}
     memory = estimate(student, config, recipe, plan)
     found.memory = asdict(memory) | {"total": memory.total}
     found.files = _files(recipe, out, found.parameters["student"])
@@ -128,7 +127,7 @@ def _files(recipe: Recipe, out: Path, parameters: int) -> dict[str, int | None]:
 class _Random:
     """Samples of random symbols: a step takes as long with them, and no data need be read."""
 
-    def __init__(self, asked: Wanted) -> None:
+    def __init__(self, asked: DataSpec) -> None:
         self.asked, self.length = asked, asked.length
 
     def read(self, start: int, count: int) -> Batch:
@@ -171,7 +170,8 @@ def _measure(
     found.seconds_per_step = seconds
     before = _seconds_of_pool(recipe, model.to(accelerator.device))
     found.total_seconds = (before + seconds * recipe.training.iterations) * recipe.rounds
-    found.measured = f"second of two steps on {accelerator.device.type}, peak memory {_peak() / 2**20:.0f} MB"
+    peak = peak_memory(accelerator.device.type) / 2**20
+    found.measured = f"second of two steps on {accelerator.device.type}, peak memory {peak:.0f} MB"
     accelerator.free_memory()
 
 
@@ -184,10 +184,3 @@ def _seconds_of_pool(recipe: Recipe, teacher: Model) -> float:
     start = time.monotonic()
     teacher.sample(few, steps=recipe.objective.reference_steps).cpu()
     return (time.monotonic() - start) * count / few
-
-
-def _peak() -> int:
-    if torch.cuda.is_available():
-        return int(torch.cuda.max_memory_allocated())
-    unit = 1 if sys.platform == "darwin" else 1024
-    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

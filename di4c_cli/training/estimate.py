@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from di4c_cli.build import build_on_meta
 from di4c_cli.config import ModelConfig
 from di4c_cli.denoiser import Denoiser
 from di4c_cli.objective.settings import Settings
 from di4c_cli.recipe import Recipe
-from di4c_cli.student import build
 from di4c_cli.training.loss_module import make_posterior
 from di4c_cli.training.plan import Plan
 
@@ -37,12 +37,6 @@ class Memory:
     @property
     def total(self) -> int:
         return sum(asdict(self).values())
-
-
-def on_meta(config: ModelConfig) -> Denoiser:
-    """The denoiser with its shapes and without its numbers."""
-    with torch.device("meta"):
-        return build(config)
 
 
 def count(module: nn.Module | None) -> int:
@@ -102,7 +96,7 @@ def saved_bytes(denoiser: Denoiser, half: bool) -> int:
 def activation_bytes(config: ModelConfig, recipe: Recipe, sequences: int) -> int:
     """Of `sequences` at once, with the student at u and the teacher beside the student at t."""
     half = recipe.training.precision != "no"
-    denoiser = on_meta(config)
+    denoiser = build_on_meta(config)
     saved, size = saved_bytes(denoiser, half), 2 if half else FLOAT32
     blocks = _blocks(denoiser.network)
     state = denoiser.length * int(getattr(denoiser.network, "width", 1)) * size
@@ -127,10 +121,10 @@ def _blocks(network: nn.Module) -> int:
 
 def estimate(config: ModelConfig, teacher: ModelConfig, recipe: Recipe, plan: Plan) -> Memory:
     """Peak memory of one process; what the frameworks themselves take comes on top."""
-    student = on_meta(config)
+    student = build_on_meta(config)
     with torch.device("meta"):
         posterior = make_posterior(recipe, student, 1)
-    weights, frozen = (count(student) + count(posterior)) * FLOAT32, count(on_meta(teacher)) * FLOAT32
+    weights, frozen = (count(student) + count(posterior)) * FLOAT32, count(build_on_meta(teacher)) * FLOAT32
     settings = Settings.from_dict(recipe.objective.model_dump())
     chunk = int((settings.chunk_mb + settings.cache_mb) * 2**20)
     sequences = plan.micro * _graphs(settings)

@@ -11,7 +11,7 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
-from di4c_cli.data.batch import Source
+from di4c_cli.data.stream import Source
 from di4c_cli.errors import Failure
 from di4c_cli.noise import Noise
 from di4c_cli.objective.watch import Watch

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from di4c_cli.data.batch import Batch
+from di4c_cli.data.stream import Batch
 from di4c_cli.denoiser import Denoiser
 from di4c_cli.noise import Noise
 from di4c_cli.recipe import Recipe

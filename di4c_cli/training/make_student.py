@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from di4c_cli import __version__, student
+from di4c_cli import __version__
+from di4c_cli.build import build_denoiser
 from di4c_cli.config import LatentConfig, ModelConfig
 from di4c_cli.denoiser import Denoiser
 from di4c_cli.errors import UserError
@@ -63,7 +64,7 @@ def public_name(ref: str) -> str:
 
 def new_student(teacher: Model, config: ModelConfig, recipe: Recipe, round_number: int) -> Denoiser:
     """The student at step 0: the teacher's weights by name; λ parts are new unless the teacher has them."""
-    denoiser = student.build(config)
+    denoiser = build_denoiser(config)
     own, given = denoiser.network.state_dict(), teacher.denoiser.network.state_dict()
     unknown = sorted(given.keys() - own.keys())
     wrong = sorted(name for name in given.keys() & own.keys() if given[name].shape != own[name].shape)

@@ -13,19 +13,17 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
+from di4c_cli.build import build_denoiser, build_on_meta
 from di4c_cli.card import model_card
 from di4c_cli.config import ModelConfig
-from di4c_cli.data.batch import Source
-from di4c_cli.data.pool import Taught
 from di4c_cli.data.source import open_source
-from di4c_cli.data.stream import Wanted
+from di4c_cli.data.stream import DataSpec, Source, SyntheticMixture
 from di4c_cli.errors import Failure
 from di4c_cli.model import Model, load, load_folder
+from di4c_cli.model_folder import save_folder
 from di4c_cli.noise import sample_seeds
 from di4c_cli.recipe import Recipe
-from di4c_cli.student import build, save_folder
 from di4c_cli.training.checkpoint import full_disk_explained
-from di4c_cli.training.estimate import on_meta
 from di4c_cli.training.loop import Outside, Report, Round
 from di4c_cli.training.loss_module import LossModule, Objective, make_objective, make_posterior
 from di4c_cli.training.make_student import new_student, student_config
@@ -158,7 +156,7 @@ class Run:
 
     def _check_latent(self) -> None:
         """A λ that the network, the loss or the posterior cannot take is told before anything is written."""
-        student = on_meta(student_config(self.teacher, self.recipe, 1))
+        student = build_on_meta(student_config(self.teacher, self.recipe, 1))
         with torch.device("meta"):
             make_posterior(self.recipe, student, 1)
         if self.recipe.objective.stratified and student.latent is not None:
@@ -178,7 +176,7 @@ class Run:
         if count >= SLOW:
             self.options.say(f"Drawing {count} of the teacher's own samples in {steps} steps.")
         teacher.to(self.accelerator.device)
-        taught = Taught(source, teacher, share, count, steps, seed)
+        taught = SyntheticMixture(source, teacher, share, count, steps, seed)
         teacher.to("cpu")
         return taught
 
@@ -265,10 +263,10 @@ def pool_size(recipe: Recipe) -> tuple[float, int]:
     return share, min(pool, training.iterations * training.batch) if share else 0
 
 
-def wanted(recipe: Recipe, teacher: Model, number: int) -> Wanted:
+def wanted(recipe: Recipe, teacher: Model, number: int) -> DataSpec:
     """What round `number` asks of its data."""
     denoiser, training = teacher.denoiser, recipe.training
-    return Wanted(
+    return DataSpec(
         recipe.seed,
         f"data/{number}",
         denoiser.length,
@@ -281,6 +279,6 @@ def wanted(recipe: Recipe, teacher: Model, number: int) -> Wanted:
 
 def averaged(config: ModelConfig, tensors: dict[str, Tensor], folder: Path | None) -> Model:
     """A model with the averaged weights; its codec's files are looked up beside the teacher."""
-    denoiser = build(config)
+    denoiser = build_denoiser(config)
     denoiser.network.load_state_dict(tensors)
     return Model(config, denoiser.eval().requires_grad_(False), folder)

@@ -11,9 +11,10 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from di4c_cli import __version__, files, student
-from di4c_cli.codec.pixels import Pixels
-from di4c_cli.codec.vq import plan as plan_vqgan
+from di4c_cli import __version__, files, model_folder
+from di4c_cli.build import build_denoiser
+from di4c_cli.codec.base import Pixels
+from di4c_cli.codec.vq import build_vqgan_on_meta
 from di4c_cli.config import ModelConfig
 from di4c_cli.data.embedded import PIXEL_LEVELS, load_world
 from di4c_cli.data.idx import fashion_mnist
@@ -34,7 +35,7 @@ def make_teacher(recipe: Pretrain, out: Path, report: Report) -> History:
     """Train the teacher of a world on its embedded data; writes `out/teacher`."""
     world = load_world(recipe.world)
     torch.manual_seed(recipe.seed)
-    denoiser = student.build(teacher_config(recipe))
+    denoiser = build_denoiser(teacher_config(recipe))
     held_label = None if world.held_out_label is None else world.held_out_label[:1000]
     held_out = (world.held_out[:1000], held_label)
     best, history = pretrain(
@@ -81,9 +82,9 @@ def check_recipe(recipe: Pretrain, tokenizer: bool) -> None:
     """Refuse a recipe whose teacher cannot be built or is not of its world's size, before any training."""
     try:
         with torch.device("meta"):
-            denoiser = student.build(teacher_config(recipe))
+            denoiser = build_denoiser(teacher_config(recipe))
         if tokenizer and recipe.vqgan is not None:
-            plan_vqgan(recipe.codec.get("vqgan"))
+            build_vqgan_on_meta(recipe.codec.get("vqgan"))
     except UserError as error:
         raise UserError(f"The recipe {recipe.name}: {error.message}", "Change that in the recipe.") from error
     world = load_world(recipe.world)
@@ -113,7 +114,7 @@ def save_teacher(recipe: Pretrain, denoiser: Denoiser, history: History, folder:
         f"# {recipe.world}\n\n{recipe.summary}. Teacher made by `di4c pretrain --recipe {recipe.name}`; held-out loss "
         f"{history.best:.4f} nats per unknown position after {history.best_step} iterations.\n"
     )
-    student.save_folder(folder, config, denoiser, card, dtype=torch.float16)
+    model_folder.save_folder(folder, config, denoiser, card, dtype=torch.float16)
 
 
 def make_classifier(out: Path, iterations: int = 2000) -> float:

@@ -102,9 +102,9 @@ def test_mistakes(words: list[str], told: str) -> None:
 
 def test_a_tokenizer_of_ones_own(tmp_path: Path) -> None:
     from di4c_cli import load
-    from di4c_cli.codec import gpt2
+    from di4c_cli.codec.text import gpt2_tokenizer
 
-    gpt2.tokenizer(300).save(str(tmp_path / "tokenizer.json"))
+    gpt2_tokenizer(300).save(str(tmp_path / "tokenizer.json"))
     tokenizer = ["--tokenizer", str(tmp_path / "tokenizer.json")]
     code, _, err = invoke("convert", str(GOLDEN / "sdtt"), str(tmp_path / "out"), *tokenizer)
     assert code == 0, err

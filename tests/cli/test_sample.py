@@ -18,10 +18,11 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
+from di4c_cli.build import build_denoiser
 from di4c_cli.cli.app import app
 from di4c_cli.config import ModelConfig
 from di4c_cli.generate import shards
-from di4c_cli.student import build, save_folder
+from di4c_cli.model_folder import save_folder
 
 TEXT = {"type": "dit", "symbols": 1500, "length": 12, "width": 32, "depth": 1, "heads": 2, "cond_dim": 8}
 CODES = {"type": "maskgit", "symbols": 5, "length": 16, "width": 32, "depth": 1, "heads": 2, "mlp": 32}
@@ -40,7 +41,7 @@ def save(
     config = ModelConfig.model_validate(
         {**settings, "process": {"type": process, "symbols": network["symbols"]}}
     )
-    denoiser = build(config)
+    denoiser = build_denoiser(config)
     for parameter in denoiser.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
     save_folder(folder / name, config, denoiser, "# card\n")

@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from di4c_cli import codec
-from di4c_cli.codec import gpt2
+from di4c_cli.codec.text import GPT2_SIZE, gpt2_tokenizer
 from di4c_cli.errors import UserError
 
 
 def test_known_ids() -> None:
-    tokenizer = gpt2.tokenizer()
-    assert tokenizer.get_vocab_size() == gpt2.SIZE == 50257
+    tokenizer = gpt2_tokenizer()
+    assert tokenizer.get_vocab_size() == GPT2_SIZE == 50257
     assert tokenizer.encode("Hello world").ids == [15496, 995]
     assert tokenizer.encode("<|endoftext|>").ids == [50256]
     assert tokenizer.token_to_id("Ġthe") == 262

@@ -14,7 +14,7 @@ from pyarrow import parquet
 
 from di4c_cli.data.hub_text import Listing, Streamed, find_listing, hub_documents, pinned_listing
 from di4c_cli.errors import UserError
-from tests.helpers.data_models import gpt2_model, wanted
+from tests.helpers.data_models import data_spec, gpt2_model
 
 TEXTS = [f"Document number {n}: " + "some words, " * (n % 5) for n in range(40)]
 OPENED: list[int] = []
@@ -29,7 +29,7 @@ def stream(seed: int = 0, texts: list[str] | None = None) -> Streamed:
     model = gpt2_model(length=8)
     tokenizer = model.codec.tokenizer  # type: ignore[attr-defined]
     documents = read if texts is None else lambda skip: iter(texts[skip:])
-    return Streamed(documents, tokenizer, wanted(model, seed), {"dataset": "test"}, frame=50256, shard=5)
+    return Streamed(documents, tokenizer, data_spec(model, seed), {"dataset": "test"}, frame=50256, shard=5)
 
 
 def test_one_epoch_is_the_packed_corpus_and_the_next_another_order() -> None:

@@ -10,10 +10,10 @@ import pytest
 import torch
 from PIL import Image
 
-from di4c_cli.data import vq_cache
+from di4c_cli.data import images
 from di4c_cli.data.source import find_items, open_source
 from di4c_cli.errors import UserError
-from tests.helpers.data_models import pixel_model, vq_model, wanted
+from tests.helpers.data_models import data_spec, pixel_model, vq_model
 
 CHANCE = np.random.default_rng(0)
 PICTURES = CHANCE.integers(0, 256, (6, 32, 32, 3), dtype=np.uint8)
@@ -72,7 +72,7 @@ def test_pictures_are_quantised_to_the_teachers_levels(tmp_path: Path) -> None:
 
 def refused(path: Path, model: object, *words: str) -> None:
     with pytest.raises(UserError) as caught:
-        open_source(str(path), model, wanted(model)).read(0, 6)  # type: ignore[arg-type]
+        open_source(str(path), model, data_spec(model)).read(0, 6)  # type: ignore[arg-type]
     assert caught.value.exit_code == 2
     for word in words:
         assert word in str(caught.value)
@@ -101,7 +101,7 @@ def test_labels_beyond_the_teachers_are_named(tmp_path: Path) -> None:
 
 
 def test_class_folders_become_codes_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vq_cache, "SHARD", 4)
+    monkeypatch.setattr(images, "VQ_SHARD", 4)
     pictures = CHANCE.integers(0, 256, (6, 12, 8, 3), dtype=np.uint8)
     folder = class_folders(tmp_path / "images", pictures)
     model = vq_model()
@@ -112,7 +112,7 @@ def test_class_folders_become_codes_once(tmp_path: Path, monkeypatch: pytest.Mon
     assert torch.equal(x[0], vqgan.encode(middle[5:6])[0])
     assert torch.equal(x[1], vqgan.encode(middle[0:1].flip(-1))[0])
     assert label is not None and label.tolist() == [2, 0]
-    monkeypatch.setattr(vq_cache.VqItems, "_encode", lambda *_: pytest.fail("encoded again"))
+    monkeypatch.setattr(images.VqItems, "_encode", lambda *_: pytest.fail("encoded again"))
     again, _ = find_items(str(folder), vq_model(), mirrored=True).rows([5, 0], torch.tensor([False, True]))
     assert torch.equal(again, x)
 

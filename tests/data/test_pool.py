@@ -5,9 +5,7 @@ from __future__ import annotations
 import torch
 
 import di4c_cli
-from di4c_cli.data.batch import Batch
-from di4c_cli.data.pool import Taught
-from di4c_cli.data.stream import NoData, Wanted
+from di4c_cli.data.stream import Batch, DataSpec, NoData, SyntheticMixture
 from di4c_cli.noise import sample_seeds
 
 
@@ -23,35 +21,35 @@ class Zeros:
 
 def test_a_share_of_the_samples_is_the_teacher_s() -> None:
     teacher = di4c_cli.load("tiny-digits")
-    taught = Taught(Zeros(), teacher, 0.25, 8, 2, seed=5)
-    batch = taught.read(0, 2000)
+    mixture = SyntheticMixture(Zeros(), teacher, 0.25, 8, 2, seed=5)
+    batch = mixture.read(0, 2000)
     assert batch.x0 is not None and batch.label is not None
     own = batch.x0.any(1)
     assert abs(float(own.double().mean()) - 0.25) < 4 * (0.25 * 0.75 / 2000) ** 0.5
     assert bool((batch.label[~own] == 3).all())
     pairs = torch.cat([batch.x0, batch.label[:, None]], dim=1)
     assert len(torch.unique(pairs[own], dim=0)) == len(torch.unique(batch.label[own])) == 8
-    part = taught.read(700, 50)  # the position is one integer
+    part = mixture.read(700, 50)  # the position is one integer
     assert part.x0 is not None and torch.equal(part.x0, batch.x0[700:750])
-    again = Taught(Zeros(), teacher, 0.25, 8, 2, seed=5)
-    assert torch.equal(again.pool, taught.pool)
+    again = SyntheticMixture(Zeros(), teacher, 0.25, 8, 2, seed=5)
+    assert torch.equal(again.pool, mixture.pool)
 
 
 def test_without_data_all_samples_are_the_teacher_s() -> None:
     teacher = di4c_cli.load("tiny-digits")
-    empty = NoData(Wanted(0, "data/1", 64, 8, 10, 0.5, False))
-    taught = Taught(empty, teacher, 1.0, 20, 1, seed=0)
-    batch, given = taught.read(3, 60), empty.read(3, 60)
+    empty = NoData(DataSpec(0, "data/1", 64, 8, 10, 0.5, False))
+    mixture = SyntheticMixture(empty, teacher, 1.0, 20, 1, seed=0)
+    batch, given = mixture.read(3, 60), empty.read(3, 60)
     assert batch.x0 is not None and batch.label is not None and given.label is not None
     assert torch.equal(batch.label < 0, given.label < 0)
     for x, label in zip(batch.x0, batch.label):
-        assert any(torch.equal(x, taught.pool[i]) and label in (-1, i % 10) for i in range(20))
+        assert any(torch.equal(x, mixture.pool[i]) and label in (-1, i % 10) for i in range(20))
 
 
 def test_a_labelled_pool_is_drawn_with_its_labels() -> None:
     teacher = di4c_cli.load("tiny-digits")
-    taught = Taught(Zeros(), teacher, 1.0, 12, 1, seed=0)
-    assert taught.label is not None and taught.label.tolist() == [*range(10), 0, 1]
+    mixture = SyntheticMixture(Zeros(), teacher, 1.0, 12, 1, seed=0)
+    assert mixture.label is not None and mixture.label.tolist() == [*range(10), 0, 1]
     (number,) = sample_seeds("0:pool", [0])
-    expected = teacher.sample(12, steps=1, seed=number % 2**31, label=taught.label)
-    assert torch.equal(taught.pool, expected)
+    expected = teacher.sample(12, steps=1, seed=number % 2**31, label=mixture.label)
+    assert torch.equal(mixture.pool, expected)

@@ -7,14 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from di4c_cli.data.items import TensorItems
-from di4c_cli.data.stream import NoData, Shuffled, Wanted
+from di4c_cli.data.stream import DataSpec, NoData, Shuffled
 
 ITEMS = TensorItems(torch.arange(7)[:, None].repeat(1, 4), torch.arange(7) % 3)
 
 
 def stream(**more: object) -> Shuffled:
     settings = {"seed": 3, "stream": "data/1", "length": 4, "symbols": 7, "labels": 3} | more
-    return Shuffled(ITEMS, Wanted(**settings))  # type: ignore[arg-type]
+    return Shuffled(ITEMS, DataSpec(**settings))  # type: ignore[arg-type]
 
 
 def test_every_item_comes_once_an_epoch_in_a_new_order() -> None:
@@ -27,12 +27,12 @@ def test_every_item_comes_once_an_epoch_in_a_new_order() -> None:
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 40), st.lists(st.integers(1, 9), min_size=1, max_size=4))
 def test_a_sample_depends_on_its_number_alone(start: int, counts: list[int]) -> None:
-    source = stream(label_drop=0.4)
+    source = stream(label_dropout=0.4)
     whole = source.read(start, sum(counts))
     assert whole.x0 is not None and whole.label is not None
     place = 0
     for count in counts:
-        part = stream(label_drop=0.4).read(start + place, count)
+        part = stream(label_dropout=0.4).read(start + place, count)
         assert torch.equal(part.x0, whole.x0[place : place + count])  # type: ignore[arg-type]
         assert torch.equal(part.label, whole.label[place : place + count])  # type: ignore[arg-type]
         place += count
@@ -47,7 +47,7 @@ def test_seed_and_round_change_the_order() -> None:
 
 
 def test_labels_are_dropped_at_the_stated_rate() -> None:
-    label = stream(label_drop=0.25).read(0, 4000).label
+    label = stream(label_dropout=0.25).read(0, 4000).label
     assert label is not None
     assert abs(float((label < 0).double().mean()) - 0.25) < 0.03
 
@@ -55,8 +55,8 @@ def test_labels_are_dropped_at_the_stated_rate() -> None:
 def test_flips_mirror_half_of_the_images() -> None:
     x = torch.arange(12).view(1, 12)
     items = TensorItems(x, None, (2, 2, 3))
-    wanted = Wanted(0, "data/1", 12, 12, flip=True)
-    batch = Shuffled(items, wanted).read(0, 400).x0
+    spec = DataSpec(0, "data/1", 12, 12, flip=True)
+    batch = Shuffled(items, spec).read(0, 400).x0
     assert batch is not None
     seen = {tuple(row) for row in batch.tolist()}
     assert seen == {tuple(range(12)), (2, 1, 0, 5, 4, 3, 8, 7, 6, 11, 10, 9)}
@@ -64,7 +64,7 @@ def test_flips_mirror_half_of_the_images() -> None:
 
 
 def test_without_data_there_are_labels_and_no_samples() -> None:
-    batch = NoData(Wanted(0, "data/1", 4, 7, 3, 0.5)).read(10, 300)
+    batch = NoData(DataSpec(0, "data/1", 4, 7, 3, 0.5)).read(10, 300)
     assert batch.x0 is None and batch.label is not None
     assert set(batch.label.tolist()) == {-1, 0, 1, 2}
-    assert NoData(Wanted(0, "data/1", 4, 7)).read(0, 2).label is None
+    assert NoData(DataSpec(0, "data/1", 4, 7)).read(0, 2).label is None

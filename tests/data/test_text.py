@@ -14,7 +14,7 @@ from pyarrow import parquet
 
 from di4c_cli.data.source import find_items, open_source
 from di4c_cli.errors import UserError
-from tests.helpers.data_models import gpt2_model, model, text_model, wanted
+from tests.helpers.data_models import data_spec, gpt2_model, model, text_model
 
 TEXTS = ["The quick brown fox.", "Jumps over", "the lazy dog, twice and more."]
 
@@ -79,7 +79,7 @@ def test_token_files_are_read_as_they_are(tmp_path: Path, name: str) -> None:
 def refused(path: Path, model: object, *words: str) -> None:
     """Opening or reading the data names these words and is the user's to mend."""
     with pytest.raises(UserError) as caught:
-        open_source(str(path), model, wanted(model)).read(0, 8)  # type: ignore[arg-type]
+        open_source(str(path), model, data_spec(model)).read(0, 8)  # type: ignore[arg-type]
     assert caught.value.exit_code == 2
     for word in words:
         assert word in str(caught.value)

@@ -16,9 +16,9 @@ from di4c_cli import load
 from di4c_cli.codec.vq import assemble
 from di4c_cli.network.unet import UNet
 from di4c_cli.network.vqgan import VQGAN
-from di4c_cli.teacher import safe
+from di4c_cli.teacher import pickles
 from di4c_cli.teacher.formats import vqgan as vqgan_format
-from di4c_cli.teacher.source import Source
+from di4c_cli.teacher.model_files import ModelFiles
 
 FOLDERS = ["teacher", "di4c_student"]
 WEIGHTS = ["live", "ema"]
@@ -35,7 +35,7 @@ def read_unet(folder: Path, weights: str) -> UNet:
 @pytest.mark.parametrize("who", FOLDERS)
 def test_unet_parameters_stand_in_the_published_order(golden: Path, who: str) -> None:
     """The EMA is a list without names: it can only be read if our order is the published one."""
-    stored = safe.read_pickle(next((golden / "tauldr" / who).glob("checkpoints/*.pt")))["model"]
+    stored = pickles.read_pickle(next((golden / "tauldr" / who).glob("checkpoints/*.pt")))["model"]
     net = read_unet(golden / "tauldr" / who, "ema")
     weights = [name for name in stored if not name.startswith("ema_")]
     names = [name.removeprefix("net.").removeprefix("module.") for name in weights]
@@ -101,7 +101,7 @@ def test_tauldr_configuration_gives_the_stored_process(golden: Path) -> None:
 
 @pytest.fixture
 def vqgan(golden: Path) -> VQGAN:
-    found = vqgan_format.read(Source.at(golden / "vqgan"))
+    found = vqgan_format.read(ModelFiles.at(golden / "vqgan"))
     assert found.unused and all(name.startswith("loss.") for name in found.unused)
     return assemble(found.tensors, found.settings)
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from di4c_cli import student
+from di4c_cli.build import build_denoiser
 from di4c_cli.config import ModelConfig
-from di4c_cli.data.stream import Wanted
+from di4c_cli.data.stream import DataSpec
 from di4c_cli.model import Model
 from di4c_cli.network.vqgan import VQGAN
 
@@ -38,7 +38,7 @@ def model(symbols: int, length: int, codec: dict[str, Any], labels: int | None =
         labels=labels,
         codec=codec,
     )
-    return Model(config, student.build(config), **more)
+    return Model(config, build_denoiser(config), **more)
 
 
 def text_model(symbols: int = 300, length: int = 8) -> Model:
@@ -66,7 +66,7 @@ def vq_model(labels: int | None = 3) -> Model:
     return model(16, 16, codec, labels, codec_tensors=vqgan.state_dict())
 
 
-def wanted(of: Model, seed: int = 0, label_drop: float = 0.0, flip: bool = False) -> Wanted:
+def data_spec(of: Model, seed: int = 0, label_dropout: float = 0.0, flip: bool = False) -> DataSpec:
     """What a round would ask for this teacher."""
     denoiser = of.denoiser
-    return Wanted(seed, "data/1", denoiser.length, denoiser.symbols, denoiser.labels, label_drop, flip)
+    return DataSpec(seed, "data/1", denoiser.length, denoiser.symbols, denoiser.labels, label_dropout, flip)

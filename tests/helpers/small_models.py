@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from di4c_cli import student
+from di4c_cli import model_folder
+from di4c_cli.build import build_denoiser
 from di4c_cli.config import LatentConfig, ModelConfig
 from di4c_cli.model import Model
 
@@ -72,7 +73,7 @@ def small_model(kind: str, seed: int = 0, world: str = "digits") -> Model:
         provenance={"teacher": f"small-{world}"} if kind == "student" else {},
         **WORLDS[world],
     )
-    return Model(config, student.build(config).eval().requires_grad_(False))
+    return Model(config, build_denoiser(config).eval().requires_grad_(False))
 
 
 def save_pair(root: Path, world: str = "digits") -> tuple[Path, Path]:
@@ -82,7 +83,7 @@ def save_pair(root: Path, world: str = "digits") -> tuple[Path, Path]:
         if kind == "student":
             model.config.provenance["teacher"] = "teacher"
             (root / "recipe.yaml").write_text(f"teacher: {root / 'teacher'}\n")
-        student.save_folder(root / kind, model.config, model.denoiser, "# small\n")
+        model_folder.save_folder(root / kind, model.config, model.denoiser, "# small\n")
     return root / "teacher", root / "student"
 
 
@@ -111,10 +112,10 @@ def text_pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def judge_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A GPT-2 of a few thousand random weights with GPT-2's first 600 tokens and end-of-text."""
     transformers = pytest.importorskip("transformers", reason="transformers is not installed (extra `text`)")
-    from di4c_cli.codec.gpt2 import END_OF_TEXT, tokenizer
+    from di4c_cli.codec.text import END_OF_TEXT, gpt2_tokenizer
 
     folder = tmp_path_factory.mktemp("judge")
-    built = tokenizer(600)
+    built = gpt2_tokenizer(600)
     built.add_special_tokens([END_OF_TEXT])
     end = built.token_to_id(END_OF_TEXT)
     transformers.PreTrainedTokenizerFast(

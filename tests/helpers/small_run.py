@@ -15,7 +15,8 @@ import psutil
 import torch
 from safetensors.torch import load_file
 
-from di4c_cli import recipe_file, student
+from di4c_cli import model_folder, recipe_file
+from di4c_cli.build import build_denoiser
 from di4c_cli.config import LatentConfig, ModelConfig
 from di4c_cli.recipe import Recipe
 from di4c_cli.training.metrics import read_rows
@@ -50,7 +51,7 @@ def make_teacher(folder: Path, name: str = "tiny-digits", latent: LatentConfig |
         codec={"type": "pixels", "shape": [1, 8, 8], "levels": 8},
     )
     torch.manual_seed(0)
-    student.save_folder(folder, config, student.build(config), "# a random teacher\n")
+    model_folder.save_folder(folder, config, build_denoiser(config), "# a random teacher\n")
     return folder
 
 

@@ -10,7 +10,7 @@ import torch
 
 from di4c_cli import load
 from di4c_cli.publish import publish
-from di4c_cli.teacher import registry
+from di4c_cli.teacher import recipe_for
 from tests.helpers.standin import BRANCH, Run, StandIn
 
 TEXT = "Sphinx of black quartz, judge my vow! The five boxing wizards jump quickly. 0123456789\n"
@@ -37,7 +37,7 @@ def test_two_rounds_then_text(hub: StandIn, here: Path, run: Run, tmp_path: Path
     back = load("me/student")
     x = torch.full((2, back.denoiser.length), back.denoiser.symbols)
     assert torch.equal(back.log_probs(x, 1.0, seed=1), student.log_probs(x, 1.0, seed=1))
-    assert registry.recipe_for("me/student") == "sdtt-7", "it can be distilled further"
+    assert recipe_for("me/student") == "sdtt-7", "it can be distilled further"
     card = hub.repositories["me/student"].commits[hub.repositories["me/student"].branches["main"]][
         "README.md"
     ]

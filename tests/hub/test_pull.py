@@ -10,6 +10,7 @@ import torch
 from di4c_cli import hub as client
 from di4c_cli import load
 from di4c_cli.errors import Di4cError, Failure, UserError
+from di4c_cli.teacher import recipe_for
 from tests.helpers.standin import BRANCH, GOLDEN, Fault, Run, StandIn, leftovers
 
 X = torch.full((2, 24), 97)
@@ -105,7 +106,7 @@ def test_lasting_faults(
     kind: type[Di4cError],
     told: str,
 ) -> None:
-    monkeypatch.setattr(client, "PAUSE", 0.01)
+    monkeypatch.setattr(client, "PAUSE_SECONDS", 0.01)
     hub.faults.append(Fault(**vars(fault)))
     with pytest.raises(kind, match=told) as caught:
         load("sdtt-7")
@@ -127,7 +128,7 @@ PASSING = [
 
 @pytest.mark.parametrize("fault", PASSING, ids=[f"{fault.kind} x{fault.times}" for fault in PASSING])
 def test_passing_faults(hub: StandIn, here: Path, monkeypatch: pytest.MonkeyPatch, fault: Fault) -> None:
-    monkeypatch.setattr(client, "PAUSE", 0.01)
+    monkeypatch.setattr(client, "PAUSE_SECONDS", 0.01)
     hub.faults.append(Fault(**vars(fault)))
     model = load("sdtt-7")
     assert torch.equal(model.log_probs(X, 1.0), load(str(GOLDEN / "sdtt")).log_probs(X, 1.0))
@@ -211,7 +212,6 @@ def weights_fetched(hub: StandIn) -> list[str]:
 
 def test_a_dry_run_of_a_hub_id_fetches_no_weights(hub: StandIn, here: Path, tmp_path: Path) -> None:
     from di4c_cli import recipe_file
-    from di4c_cli.teacher import registry
     from di4c_cli.teacher.convert import convert
     from di4c_cli.training.dry_run import preview
 
@@ -220,7 +220,7 @@ def test_a_dry_run_of_a_hub_id_fetches_no_weights(hub: StandIn, here: Path, tmp_
     hub.add("me/model", dict(files))
     hub.add("me/foreign", {name: GOLDEN / "sdtt" / name for name in files})
     for name in ("me/model", "me/foreign"):
-        assert registry.recipe_for(name) == "sdtt-7"
+        assert recipe_for(name) == "sdtt-7"
         recipe = recipe_file.read("sdtt-7", {"teacher": name, "data": "teacher"})
         found = preview(recipe, tmp_path / "run", 1, "cpu", measure=False)
         assert found.problems == [] and found.teacher.startswith(f"would be fetched: Hub {name}@main, ")

@@ -139,7 +139,7 @@ def test_a_link_is_not_published(hub: StandIn, here: Path, tmp_path: Path) -> No
 
 
 def test_refusals(hub: StandIn, here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "PAUSE", 0.01)
+    monkeypatch.setattr(client, "PAUSE_SECONDS", 0.01)
     convert(str(GOLDEN / "sdtt"), tmp_path / "out")
     with pytest.raises(UserError, match="not a Hub id"):
         publish(tmp_path / "out", "model")

@@ -86,9 +86,9 @@ def test_foreign_ids_and_long_rows_are_refused(judge: CausalJudge) -> None:
 def test_same_tokens_is_told_by_the_vocabulary(judge: CausalJudge) -> None:
     from tokenizers import Tokenizer, models
 
-    from di4c_cli.codec.gpt2 import tokenizer
+    from di4c_cli.codec.text import gpt2_tokenizer
 
-    assert judge.same_tokens(tokenizer(600))
+    assert judge.same_tokens(gpt2_tokenizer(600))
     assert not judge.same_tokens(Tokenizer(models.WordLevel({"a": 0, "b": 1}, unk_token="a")))
 
 

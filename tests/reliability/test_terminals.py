@@ -12,7 +12,7 @@ from rich.console import Console
 
 from di4c_cli import recipe_file
 from di4c_cli.cli.console import show_table
-from di4c_cli.cli.live import SHOWN, LiveTable
+from di4c_cli.cli.live import DI4C_METRICS, LiveTable
 from tests.helpers.faults import COLOUR, command, in_terminal, plain
 
 COMMANDS = [["--help"], ["sample", "--help"], ["recipes"], ["teachers"]]
@@ -41,7 +41,7 @@ def test_a_table_of_many_columns(columns: int, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("TERM", "xterm")
     stream = Screen()
     header = ["Experiment", "side", "batch", "p50 (s)", "p95 (s)", "samples/s", "peak MB"]
-    show_table("Every side", header, [["CIFAR-10", "teacher", "50", "1.2345", "2.3456", "12.5", ""]], stream)
+    show_table("All sides", header, [["CIFAR-10", "teacher", "50", "1.2345", "2.3456", "12.5", ""]], stream)
     lines = plain(stream.getvalue())
     assert max(map(cell_len, lines)) <= columns
     assert ("Experiment: CIFAR-10" in lines) == (columns == 40)
@@ -52,7 +52,7 @@ def test_a_table_of_many_columns(columns: int, monkeypatch: pytest.MonkeyPatch) 
 def test_the_live_table_fits(columns: int) -> None:
     """Figures are whole at any width; a narrow terminal gets fewer of them."""
     live = LiveTable(recipe_file.read("paper/tiny-digits"))
-    live._lines.append(["300/700", "12.3/s", "0:33", *["1.234"] * len(SHOWN), "512 MB"])
+    live._lines.append(["300/700", "12.3/s", "0:33", *["1.234"] * len(DI4C_METRICS), "512 MB"])
     console = Console(file=io.StringIO(), width=columns)
     console.print(live.table(columns))
     header, row, *_ = plain(console.file.getvalue())  # type: ignore[attr-defined]

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from di4c_cli import load
 from di4c_cli.errors import UserError
 from di4c_cli.model import Model
-from di4c_cli.teacher import read, recipe_of, safe
+from di4c_cli.teacher import read, recipe_for, safe
 from di4c_cli.teacher.convert import convert
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -43,7 +43,7 @@ def test_convert_keeps_every_bit(golden: Path, tmp_path: Path, case: str) -> Non
     converted = load(str(tmp_path / "out"))
     assert torch.equal(outputs(original), outputs(converted))
     assert converted.config.kind == ("student" if case.endswith("student") else "teacher")
-    assert converted.account is not None and set(converted.account.counts) == {"matched"}
+    assert converted.load_report is not None and set(converted.load_report.counts) == {"matched"}
     again = load(str(tmp_path / "out" / "model.safetensors"))
     assert torch.equal(outputs(converted), outputs(again))
 
@@ -96,9 +96,9 @@ def test_one_vqgan_serves_two_resolutions(golden: Path) -> None:
     """MaskGIT at 512 pixels uses the tokenizer of 256: twice the side, attention at the same level."""
     from di4c_cli.codec.vq import assemble
     from di4c_cli.teacher.formats import vqgan
-    from di4c_cli.teacher.source import Source
+    from di4c_cli.teacher.model_files import ModelFiles
 
-    small = vqgan.read(Source.at(golden / "vqgan"))
+    small = vqgan.read(ModelFiles.at(golden / "vqgan"))
     large = small.at_length(64)
     assert large.settings["resolution"] == 32 and large.settings["attention_resolutions"] == [8]
     assert (
@@ -123,9 +123,9 @@ def test_what_a_file_does_not_record_must_be_said(golden: Path) -> None:
 
 
 def test_account_of_a_foreign_file(golden: Path) -> None:
-    account = load(str(golden / "sdtt_di4c_student"), weights="ema").account
-    assert account is not None and account.counts == {"renamed": 35, "unused": 8}
-    text = "\n".join(account.lines())
+    report = load(str(golden / "sdtt_di4c_student"), weights="ema").load_report
+    assert report is not None and report.counts == {"renamed": 35, "unused": 8}
+    text = "\n".join(report.lines())
     assert "backbone.latent_projection.0.weight" in text and "optimizer_states" in text
     assert text.endswith("43 tensors: 35 renamed, 8 unused.")
 
@@ -193,6 +193,6 @@ def test_early_lightning_files_mention_classes(golden: Path, tmp_path: Path) -> 
 
 
 def test_recipes_of_paths(golden: Path) -> None:
-    assert recipe_of(str(golden / "sdtt")) == "sdtt-7"
-    assert recipe_of(str(golden / "maskgit")) == "maskgit-imagenet256"
-    assert recipe_of(str(golden / "tauldr" / "teacher")) == "tauldr-cifar10"
+    assert recipe_for(str(golden / "sdtt")) == "sdtt-7"
+    assert recipe_for(str(golden / "maskgit")) == "maskgit-imagenet256"
+    assert recipe_for(str(golden / "tauldr" / "teacher")) == "tauldr-cifar10"

@@ -9,7 +9,7 @@ import pytest
 from di4c_cli import load, recipe_file
 from di4c_cli.errors import UserError
 from di4c_cli.hub import is_id
-from di4c_cli.teacher import formats, registry
+from di4c_cli.teacher import formats, recipe_for, registry
 
 LOSSES, SIZES, ROUNDS = ("mse", "tvd"), ("sm", "md", "large"), range(1, 8)
 
@@ -63,6 +63,6 @@ def test_wrong_and_unreachable_names(name: str, told: str) -> None:
 
 
 def test_recipes_of_names() -> None:
-    assert registry.recipe_for("sdtt-6") == "sdtt-6"
-    assert registry.recipe_for("sdtt-7@some-branch") == "sdtt-7"
-    assert registry.recipe_for("tiny-digits-student") == "tiny-digits"
+    assert recipe_for("sdtt-6") == "sdtt-6"
+    assert recipe_for("sdtt-7@some-branch") == "sdtt-7"
+    assert recipe_for("tiny-digits-student") == "tiny-digits"

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from di4c_cli import load
 from di4c_cli.cli.app import app
 from di4c_cli.errors import UserError
-from di4c_cli.teacher import safe
+from di4c_cli.teacher import pickles
 
 ROOT = Path(__file__).parents[2]
 
@@ -101,7 +101,7 @@ def test_a_table_of_contents_by_hand(tmp_path: Path, program: bytes) -> None:
         archive.writestr("archive/data.pkl", program)
         archive.writestr("archive/version", "3\n")
     with pytest.raises(UserError, match="asks for code to be run"):
-        safe.read_pickle(path)
+        pickles.read_pickle(path)
 
 
 def test_benign_files_of_both_layouts_load(golden: Path, tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_zip_bombs(golden: Path, tmp_path: Path) -> None:
         archive.writestr("archive/data/0", bytes(10**8))
     assert path.stat().st_size < 200_000
     with pytest.raises(UserError, match="unpack to more than it holds"):
-        safe.read_pickle(path)
+        pickles.read_pickle(path)
 
 
 def test_overlapping_records(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_overlapping_records(tmp_path: Path) -> None:
     path = tmp_path / "model.pt"
     path.write_bytes(bytes(content[:start]) + many + bytes(tail))
     with pytest.raises(UserError, match="unpack to more than it holds"):
-        safe.read_pickle(path)
+        pickles.read_pickle(path)
 
 
 def test_an_expanded_tensor_claims_more_than_is_stored(golden: Path, tmp_path: Path) -> None:

@@ -7,9 +7,10 @@ from pathlib import Path
 import torch
 
 from di4c_cli import recipe_file
+from di4c_cli.build import build_denoiser, build_on_meta
 from di4c_cli.model import load, load_folder
 from di4c_cli.training.dry_run import preview
-from di4c_cli.training.estimate import estimate, on_meta, saved_bytes
+from di4c_cli.training.estimate import estimate, saved_bytes
 from di4c_cli.training.make_student import student_config
 from di4c_cli.training.plan import Plan
 from di4c_cli.training.rounds import Options, distill
@@ -43,10 +44,9 @@ def test_activations_are_counted_as_torch_keeps_them(teacher: Path) -> None:
     """The count on the meta device against a real forward pass."""
     model = load_folder(teacher)
     config = student_config(model, small_recipe(teacher), 1)
-    counted = saved_bytes(on_meta(config), half=False)
-    from di4c_cli.student import build
+    counted = saved_bytes(build_on_meta(config), half=False)
 
-    real = build(config)
+    real = build_denoiser(config)
     own = {parameter.untyped_storage().data_ptr() for parameter in real.parameters()}
     kept: dict[int, int] = {}
 

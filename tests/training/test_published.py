@@ -98,7 +98,7 @@ def test_a_dry_run_of_each(name: str, tmp_path: Path, monkeypatch: pytest.Monkey
     """Without a network the sizes are still known; what cannot be reached is said."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    monkeypatch.setattr("di4c_cli.teacher.remote.Remote.cached", False)
+    monkeypatch.setattr("di4c_cli.teacher.reference.RemoteModel.cached", False)
     recipe = recipe_file.read(name, {"rounds": 2} if name.startswith("sdtt") else {})
     found = preview(recipe, tmp_path / "run", processes=2, device=None, measure=False)
     assert (found.parameters["teacher"], found.parameters["student"]) == WEIGHTS[name[:6]]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from di4c_cli import recipe_file, student
+from di4c_cli import model_folder, recipe_file
 from di4c_cli.errors import UserError
 from di4c_cli.recipe import Pretrain
 from di4c_cli.training import worlds
@@ -53,7 +53,7 @@ def test_a_short_training_writes_a_teacher(tmp_path: Path, monkeypatch: pytest.M
     assert [row["step"] for row in history.rows] == [2, 3] and history.best == min(
         row["held_out"] for row in history.rows
     )
-    config, denoiser = student.load_folder(tmp_path / "teacher")
+    config, denoiser, _ = model_folder.load_folder(tmp_path / "teacher")
     assert config.provenance["iterations"] == history.best_step
     assert all(torch.isfinite(weight).all() for weight in denoiser.parameters())
 

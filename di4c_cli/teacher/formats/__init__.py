@@ -6,16 +6,16 @@ from collections.abc import Callable
 from types import ModuleType
 
 from di4c_cli.errors import UserError
+from di4c_cli.teacher.bundle import TokenizerOnly
 from di4c_cli.teacher.formats import maskgit, mdlm, own, sdtt, sdtt_student, tauldr, vqgan
-from di4c_cli.teacher.options import TokenizerOnly
-from di4c_cli.teacher.source import Source
+from di4c_cli.teacher.model_files import ModelFiles
 
 FORMATS: tuple[ModuleType, ...] = (own, sdtt, mdlm, sdtt_student, maskgit, tauldr)
-"""In this order: those that need no checkpoint to be opened come first."""
+"""The order of detection: formats that need no checkpoint to be opened come first."""
 
 
-def find(source: Source, extra: Callable[[], tuple[ModuleType, ...]] = tuple) -> ModuleType:
-    """The format of a source; `extra` gives those of installed packages, asked when none of ours fits."""
+def find(source: ModelFiles, extra: Callable[[], tuple[ModuleType, ...]] = tuple) -> ModuleType:
+    """The format of a model; `extra` gives those of installed packages, which are tried last."""
     for candidates in (lambda: FORMATS, extra):
         for candidate in candidates():
             if candidate.detect(source):
@@ -30,3 +30,10 @@ def find(source: Source, extra: Callable[[], tuple[ModuleType, ...]] = tuple) ->
         f"{source.name} holds no config.json and no checkpoint of a format di4c knows, but {names}.",
         f"Known formats: {', '.join(module.NAME for module in FORMATS)}.",
     )
+
+
+def recipe_by_config(source: ModelFiles) -> str | None:
+    """The recipe for a model whose configuration tells its format; None where the weights are needed too."""
+    if own.detect(source):
+        return own.recipe(source)
+    return next((module.RECIPE for module in (sdtt, mdlm) if source.tree(module.is_config)), None)

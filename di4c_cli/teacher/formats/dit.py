@@ -7,12 +7,12 @@ from typing import Any
 
 from torch import Tensor
 
-from di4c_cli.codec import gpt2
+from di4c_cli.codec.text import GPT2_SIZE
 from di4c_cli.config import LatentConfig, ModelConfig
 from di4c_cli.errors import UserError
 from di4c_cli.teacher import safe
-from di4c_cli.teacher.bundle import Bundle, Options, strip
-from di4c_cli.teacher.source import Source, has_suffix
+from di4c_cli.teacher.bundle import Bundle, LoadOptions, strip
+from di4c_cli.teacher.model_files import ModelFiles, has_suffix
 
 EMBEDDING = "vocab_embed.embedding"
 BUFFER = "rotary_emb.inv_freq"
@@ -54,7 +54,9 @@ def agree(found: dict[str, int], claimed: dict[str, Any], where: str) -> None:
             )
 
 
-def text_codec(symbols: int, tokenizer: str | None, options: Options) -> tuple[dict[str, Any], Path | None]:
+def text_codec(
+    symbols: int, tokenizer: str | None, options: LoadOptions
+) -> tuple[dict[str, Any], Path | None]:
     """The codec entry and the folder of its file, if it has one."""
     if options.tokenizer is not None:
         path = Path(options.tokenizer)
@@ -63,17 +65,17 @@ def text_codec(symbols: int, tokenizer: str | None, options: Options) -> tuple[d
         return {"type": "text", "file": path.name}, path.parent
     name = "gpt2" if tokenizer in (None, "gpt2", "openai-community/gpt2") else str(tokenizer)
     codec: dict[str, Any] = {"type": "text", "name": name}
-    if symbols < gpt2.SIZE:
+    if symbols < GPT2_SIZE:
         codec["symbols"] = symbols
     return codec, None
 
 
 def bundle(
-    source: Source,
+    source: ModelFiles,
     where: str,
     tensors: dict[str, Tensor],
     settings: dict[str, Any],
-    options: Options,
+    options: LoadOptions,
     tokenizer: str | None = None,
     provenance: dict[str, Any] | None = None,
 ) -> Bundle:

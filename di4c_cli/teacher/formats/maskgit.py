@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
 
 from di4c_cli.config import LatentConfig, ModelConfig, SamplingDefaults
 from di4c_cli.errors import UserError
-from di4c_cli.teacher import safe
-from di4c_cli.teacher.bundle import Bundle, Options, strip
+from di4c_cli.teacher import pickles
+from di4c_cli.teacher.bundle import Bundle, LoadOptions, strip
 from di4c_cli.teacher.formats import vqgan
-from di4c_cli.teacher.source import Source
+from di4c_cli.teacher.model_files import ModelFiles
+from di4c_cli.teacher.reference import find
 
 NAME = "maskgit"
 RECIPE = "maskgit-imagenet256"
@@ -20,8 +20,6 @@ LATENT = "latent_projection.0.weight"
 PUBLISHED_WIDTH, PUBLISHED_HEADS = 768, 16
 PUBLISHED_CLASSES = 1000
 GUIDANCE, STEPS = 3.0, 8
-
-FindTokenizer = Callable[[str], vqgan.Tokenizer]
 
 
 def is_checkpoint(tree: dict[str, Any]) -> bool:
@@ -33,23 +31,23 @@ def is_checkpoint(tree: dict[str, Any]) -> bool:
     return {"tok_emb.weight", "pos_emb", "bias"} <= names
 
 
-def detect(source: Source) -> bool:
+def detect(source: ModelFiles) -> bool:
     """By the checkpoint: the file holds no configuration at all."""
     return source.checkpoint(is_checkpoint) is not None
 
 
-def read(source: Source, options: Options, find_tokenizer: FindTokenizer | None = None) -> Bundle:
-    """The transformer; `find_tokenizer` turns the option `vqgan` into an image tokenizer."""
+def read(source: ModelFiles, options: LoadOptions) -> Bundle:
+    """The transformer with its image tokenizer, if there is one."""
     found = source.checkpoint(is_checkpoint)
     assert found is not None
     path, checkpoint = found
-    stored = safe.tensors_of(checkpoint["model_state_dict"], path.name)
+    stored = pickles.tensors_of(checkpoint["model_state_dict"], path.name)
     tensors, renamed, unused = strip(stored, ("module.", ""))
-    tokenizer = _tokenizer(source, options, find_tokenizer)
+    tokenizer = _tokenizer(source, options)
     network = sizes(tensors, options, tokenizer, path.name)
     if tokenizer is not None:
         tokenizer = tokenizer.at_length(network["length"])
-    unused |= {key: "state of the training" for key in checkpoint if key != "model_state_dict"}
+    unused |= {key: "training state" for key in checkpoint if key != "model_state_dict"}
     if tokenizer is not None:
         unused |= {f"VQGAN {name}": reason for name, reason in tokenizer.unused.items()}
     student = LATENT in tensors
@@ -64,18 +62,12 @@ def read(source: Source, options: Options, find_tokenizer: FindTokenizer | None 
         sampling=SamplingDefaults(sampler="confidence", steps=STEPS, guidance=GUIDANCE, tile=16),
         provenance={**source.origin, "format": NAME},
     )
-    return Bundle(
-        config,
-        tensors,
-        path.name,
-        renamed,
-        unused,
-        codec_tensors=None if tokenizer is None else tokenizer.tensors,
-    )
+    codec_tensors = None if tokenizer is None else tokenizer.tensors
+    return Bundle(config, tensors, path.name, renamed, unused, codec_tensors=codec_tensors)
 
 
 def sizes(
-    tensors: dict[str, Tensor], options: Options, tokenizer: vqgan.Tokenizer | None, where: str
+    tensors: dict[str, Tensor], options: LoadOptions, tokenizer: vqgan.ImageTokenizer | None, where: str
 ) -> dict[str, Any]:
     """Network settings from the shapes; heads, and where codes end and classes begin, are not in the file."""
     table, bias, inner = (
@@ -113,8 +105,8 @@ def sizes(
     }
 
 
-def _tokenizer(source: Source, options: Options, find: FindTokenizer | None) -> vqgan.Tokenizer | None:
-    """The VQGAN the user named, or the one among the model's own files."""
-    if options.vqgan is not None and find is not None:
-        return find(options.vqgan)
+def _tokenizer(source: ModelFiles, options: LoadOptions) -> vqgan.ImageTokenizer | None:
+    """The VQGAN that the user named, by path or as that of another teacher, or the one beside the model."""
+    if options.vqgan is not None:
+        return vqgan.read(find(options.vqgan, LoadOptions(offline=options.offline)))
     return vqgan.read(source) if vqgan.detect(source) else None

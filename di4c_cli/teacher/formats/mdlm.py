@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from di4c_cli.teacher.bundle import Bundle, Options
+from di4c_cli.teacher.bundle import Bundle, LoadOptions
 from di4c_cli.teacher.formats import dit
-from di4c_cli.teacher.source import Source
+from di4c_cli.teacher.model_files import ModelFiles
 
 NAME = "mdlm"
 RECIPE = "sdtt-7"
@@ -17,12 +17,12 @@ def is_config(tree: dict[str, Any]) -> bool:
     return "hidden_dim" in tree and "model_length" in tree
 
 
-def detect(source: Source) -> bool:
+def detect(source: ModelFiles) -> bool:
     """A DiT in safetensors beside MDLM's configuration; its remote code is never fetched."""
     return source.tree(is_config) is not None and source.tensor_file(dit.holds_dit) is not None
 
 
-def read(source: Source, options: Options) -> Bundle:
+def read(source: ModelFiles, options: LoadOptions) -> Bundle:
     """The teacher; `time_conditioning` is honoured."""
     tree, path = source.tree(is_config), source.tensor_file(dit.holds_dit)
     assert tree is not None and path is not None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from di4c_cli.teacher.bundle import Bundle, Options
+from di4c_cli.teacher.bundle import Bundle, LoadOptions
 from di4c_cli.teacher.formats import dit
-from di4c_cli.teacher.source import Source
+from di4c_cli.teacher.model_files import ModelFiles
 
 NAME = "sdtt"
 RECIPE = "sdtt-7"
@@ -38,12 +38,12 @@ def tokenizer_of(tree: dict[str, Any]) -> str | None:
     return None
 
 
-def detect(source: Source) -> bool:
+def detect(source: ModelFiles) -> bool:
     """A DiT in safetensors beside the training configuration."""
     return source.tree(is_config) is not None and source.tensor_file(dit.holds_dit) is not None
 
 
-def read(source: Source, options: Options) -> Bundle:
+def read(source: ModelFiles, options: LoadOptions) -> Bundle:
     """The teacher; the EMA is not in these files, so there is only one set of weights."""
     tree, path = source.tree(is_config), source.tensor_file(dit.holds_dit)
     assert tree is not None and path is not None

@@ -2,40 +2,26 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
-
-from torch import Tensor
 
 from di4c_cli.config import LatentConfig, ModelConfig, SamplingDefaults
 from di4c_cli.errors import UserError
-from di4c_cli.teacher import safe
-from di4c_cli.teacher.bundle import Bundle, Options, require, strip
-from di4c_cli.teacher.source import Source
+from di4c_cli.teacher import pickles
+from di4c_cli.teacher.architectures import network_settings, process_settings
+from di4c_cli.teacher.bundle import Bundle, LoadOptions, require, strip
+from di4c_cli.teacher.model_files import ModelFiles
 
 NAME = "tauldr"
 RECIPE = "tauldr-cifar10"
 LATENT = "tlam_mix.weight"
 STEPS = 10
 SWITCHES = {"skip_rescale": True, "fix_logistic": False, "low_t_logit_adjust": False}
-"""Switches of the published code and the values our network stands for."""
-PUBLISHED: dict[str, Any] = {
-    "data": {"S": 256, "shape": [3, 32, 32]},
-    "model": {
-        "ch": 128,
-        "ch_mult": [1, 2, 2, 2],
-        "num_res_blocks": 2,
-        "scale_count_to_put_attn": 1,
-        "time_embed_dim": 128,
-        "time_scale_factor": 1000,
-        "dropout": 0.1,
-        "rate_sigma": 6.0,
-        "Q_sigma": 512.0,
-        "time_exponential": 100.0,
-        "time_base": 3.0,
-    },
-}
-"""The CIFAR-10 configuration, for checkpoints that come without theirs."""
+"""Switches of the published code and the values that our network implements."""
+PUBLISHED = (
+    network_settings("tauldr-unet", time_scale=1000.0, dropout=0.1),
+    process_settings("tauldr-unet", rate_sigma=6.0, q_sigma=512.0, time_exponential=100.0, time_base=3.0),
+)
+"""Network and process of the CIFAR-10 model, for checkpoints that come without their configuration."""
 
 
 def is_checkpoint(tree: dict[str, Any]) -> bool:
@@ -56,32 +42,32 @@ def _bare(name: str) -> str:
     return name.removeprefix("net.").removeprefix("module.")
 
 
-def detect(source: Source) -> bool:
+def detect(source: ModelFiles) -> bool:
     """By the checkpoint; the configuration may be absent if the model is the published one."""
     return source.checkpoint(is_checkpoint) is not None
 
 
-def read(source: Source, options: Options) -> Bundle:
+def read(source: ModelFiles, options: LoadOptions) -> Bundle:
     """The model. Its authors evaluate the EMA weights; `weights=live` gives the others."""
     found = source.checkpoint(is_checkpoint)
     assert found is not None
     path, checkpoint = found
     stored = checkpoint["model"]
-    live = safe.tensors_of(stored, path.name)
+    live = pickles.tensors_of(stored, path.name)
     weights = options.weights or "ema"
-    chosen = averaged(stored, list(live), path) if weights == "ema" else live
+    chosen = pickles.averaged(stored.get("ema_shadow_params"), list(live), path) if weights == "ema" else live
     tensors, renamed, unused = strip(chosen, ("net.module.", "net."))
-    tree = source.tree(is_config) or PUBLISHED
-    network, process = settings_of(tree)
-    unused |= {key: "state of the training" for key in checkpoint if key != "model"}
+    tree = source.tree(is_config)
+    network, process = PUBLISHED if tree is None else settings_of(tree)
+    unused |= {key: "training state" for key in checkpoint if key != "model"}
     unused |= {
         str(key): "state of the EMA" for key in stored if key not in live and key != "ema_shadow_params"
     }
     if weights == "live":
         unused["ema_shadow_params"] = "the live weights were asked for"
-    latent = (
-        LatentConfig(inject="film", features="sinusoid", dim=_latent_dim(tree)) if LATENT in tensors else None
-    )
+    latent = None
+    if LATENT in tensors:
+        latent = LatentConfig(inject="film", features="sinusoid", dim=_latent_dim(tree))
     config = ModelConfig(
         kind="student" if latent else "teacher",
         name=source.name,
@@ -95,12 +81,10 @@ def read(source: Source, options: Options) -> Bundle:
     return Bundle(config, tensors, path.name, renamed, unused)
 
 
-def _latent_dim(tree: dict[str, Any]) -> int:
-    dim = tree["model"].get("lam_raw_dim", 1)
+def _latent_dim(tree: dict[str, Any] | None) -> int:
+    dim = 1 if tree is None else tree["model"].get("lam_raw_dim", 1)
     if type(dim) is not int or not 1 <= dim <= 4096:
-        raise UserError(
-            f"The tauLDR configuration has an impossible lam_raw_dim of {dim!r}.", "Check the file."
-        )
+        raise UserError(f"The tauLDR model has an impossible lam_raw_dim of {dim!r}.", "Check the file.")
     return dim
 
 
@@ -132,16 +116,3 @@ def settings_of(tree: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     names["time_exponential"] = "time_exponential"
     process = {ours: require(tree, f"model.{theirs}", float, where) for ours, theirs in names.items()}
     return network, {"type": "gaussian", "symbols": symbols, **process}
-
-
-def averaged(stored: dict[str, Any], names: list[str], path: Path) -> dict[str, Tensor]:
-    """The EMA under the names of the live weights; there are no buffers, so the two lists run in step."""
-    shadow = stored.get("ema_shadow_params")
-    if not isinstance(shadow, list) or len(shadow) != len(names):
-        raise UserError(
-            f"{path.name} holds no complete EMA.",
-            "Use `di4c convert` with --weights live and name what it writes.",
-        )
-    for name, tensor in zip(names, shadow):
-        safe.check_plain(tensor, name, path.name)
-    return dict(zip(names, shadow))

@@ -1,4 +1,4 @@
-"""The VQGAN of MaskGIT: `last.ckpt` and `model.yaml`. An image tokenizer, no teacher: it comes with one."""
+"""The VQGAN of MaskGIT: `last.ckpt` and `model.yaml`. It is an image tokenizer that comes with a teacher."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Any
 
 from torch import Tensor
 
-from di4c_cli.codec.vq import plan
+from di4c_cli.codec.vq import build_vqgan_on_meta
 from di4c_cli.errors import UserError
-from di4c_cli.teacher import safe
+from di4c_cli.load_report import LoadReport
+from di4c_cli.teacher import pickles
 from di4c_cli.teacher.bundle import require
-from di4c_cli.teacher.source import Source, has_suffix
+from di4c_cli.teacher.model_files import ModelFiles, has_suffix
 
 FILE = "vqgan.safetensors"
 PUBLISHED: dict[str, Any] = {
@@ -28,7 +29,7 @@ PUBLISHED: dict[str, Any] = {
 
 
 @dataclass
-class Tokenizer:
+class ImageTokenizer:
     """A VQGAN's constructor arguments and weights."""
 
     settings: dict[str, Any]
@@ -40,7 +41,7 @@ class Tokenizer:
         """Its entry in config.json."""
         return {"type": "vq", "file": FILE, "vqgan": self.settings}
 
-    def at_length(self, length: int) -> Tokenizer:
+    def at_length(self, length: int) -> ImageTokenizer:
         """The same tokenizer for pictures of `length` codes: MaskGIT uses one VQGAN at 256 and at 512 pixels.
 
         Its levels with attention are named by resolution and move along.
@@ -54,7 +55,7 @@ class Tokenizer:
             )
         moved = [at * new // old for at in self.settings["attention_resolutions"]]
         settings = {**self.settings, "resolution": new, "attention_resolutions": moved}
-        return Tokenizer(settings, self.tensors, self.unused)
+        return ImageTokenizer(settings, self.tensors, self.unused)
 
 
 def is_config(tree: dict[str, Any]) -> bool:
@@ -70,12 +71,12 @@ def is_checkpoint(tree: dict[str, Any]) -> bool:
     return isinstance(state, dict) and has_suffix(state, "quantize.embedding.weight")
 
 
-def detect(source: Source) -> bool:
+def detect(source: ModelFiles) -> bool:
     """Original or converted."""
     return _converted(source) is not None or source.checkpoint(is_checkpoint) is not None
 
 
-def read(source: Source) -> Tokenizer:
+def read(source: ModelFiles) -> ImageTokenizer:
     """The tokenizer; discriminator and perceptual loss, which training files carry too, are left out."""
     own = _converted(source)
     if own is not None:
@@ -84,7 +85,7 @@ def read(source: Source) -> Tokenizer:
     if found is None:
         raise UserError(f"{source.name} holds no VQGAN.", "Name the folder or file of the image tokenizer.")
     path, checkpoint = found
-    stored = safe.tensors_of(checkpoint["state_dict"], path.name)
+    stored = pickles.tensors_of(checkpoint["state_dict"], path.name)
     tensors = {name: tensor for name, tensor in stored.items() if not name.startswith("loss.")}
     tree = source.tree(is_config)
     settings = dict(PUBLISHED) if tree is None else settings_of(tree)
@@ -115,7 +116,7 @@ def settings_of(tree: dict[str, Any]) -> dict[str, Any]:
     return settings
 
 
-def _converted(source: Source) -> Tokenizer | None:
+def _converted(source: ModelFiles) -> ImageTokenizer | None:
     """A tokenizer that `di4c convert` wrote: our settings beside safetensors."""
     tree = source.tree(lambda tree: tree.get("type") == "vqgan")
     path = source.tensor_file(lambda names: has_suffix(names, "quantize.embedding.weight"))
@@ -127,11 +128,11 @@ def _converted(source: Source) -> Tokenizer | None:
 
 def _checked(
     settings: dict[str, Any], tensors: dict[str, Tensor], unused: dict[str, str], where: str
-) -> Tokenizer:
+) -> ImageTokenizer:
     """Complete settings, and tensors that are exactly those the settings ask for."""
-    from di4c_cli.account import Account
-
-    network = plan(settings)
-    Account.compare(network.state_dict(), tensors, unused=unused).check(where)
+    network = build_vqgan_on_meta(settings)
+    LoadReport.compare(network.state_dict(), tensors, unused=unused).check(where)
     full = {key: value for key, value in network.config.items() if key != "type"}
-    return Tokenizer(full, {name: tensor.float().contiguous() for name, tensor in tensors.items()}, unused)
+    return ImageTokenizer(
+        full, {name: tensor.float().contiguous() for name, tensor in tensors.items()}, unused
+    )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from di4c_cli import student
+from di4c_cli.build import build_network
 from di4c_cli.config import ModelConfig
-from di4c_cli.teacher.bundle import Bundle, Options
+from di4c_cli.teacher.bundle import Bundle, LoadOptions
 
 CONFIG = {
     "kind": "teacher",
@@ -16,9 +16,9 @@ CONFIG = {
 }
 
 
-def read_random(options: Options) -> Bundle:
+def read_random(options: LoadOptions) -> Bundle:
     """What `di4c sample --teacher random-teacher` loads."""
     config = ModelConfig.model_validate(CONFIG)
     torch.manual_seed(0)
-    network = student.build_network(config)
+    network = build_network(config)
     return Bundle(config, dict(network.state_dict()), "random-teacher")

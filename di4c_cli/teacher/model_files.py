@@ -1,4 +1,4 @@
-"""The files a reference stands for, looked at by content: mappings, tensor files, checkpoints."""
+"""The files of one model, told apart by content: mappings, tensor files, checkpoints. Imports no torch."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
-
-from di4c_cli import student
 from di4c_cli.errors import UserError
 from di4c_cli.teacher import safe
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 MAX_FILES = 400
-MAX_HEADER = 100 * 2**20
+MAX_HEADER_BYTES = 100 * 2**20
 
 
 @dataclass
-class Source:
-    """Candidate files of one model; every kind is read when a format first asks for it."""
+class ModelFiles:
+    """Candidate files of one model; each kind is read when a format first asks for it."""
 
     name: str
     files: list[Path]
@@ -30,7 +30,7 @@ class Source:
     """The one file the user named, if it was a file."""
 
     @classmethod
-    def at(cls, path: Path) -> Source:
+    def at(cls, path: Path) -> ModelFiles:
         """A folder, or a checkpoint with the configuration files around it."""
         if path.is_dir():
             found = _inside(path)
@@ -69,14 +69,16 @@ class Source:
     @cached_property
     def checkpoints(self) -> list[tuple[Path, dict[str, Any]]]:
         """Torch checkpoints, read as data."""
-        return [(path, safe.read_pickle(path)) for path in self.kind("pickle")]
+        from di4c_cli.teacher import pickles  # imports torch, which configurations do not need
+
+        return [(path, pickles.read_pickle(path)) for path in self.kind("pickle")]
 
     def tree(self, fits: Callable[[dict[str, Any]], bool]) -> dict[str, Any] | None:
         """The first mapping that fits."""
         return next((tree for tree in self.trees if fits(tree)), None)
 
     def tensor_file(self, fits: Callable[[set[str]], bool]) -> Path | None:
-        """The safetensors file whose names fit; several are an ambiguity only the user can settle."""
+        """The safetensors file whose names fit; if several do, the user has to choose."""
         return self._only([path for path, names in self.headers if fits(names)])
 
     def checkpoint(self, fits: Callable[[dict[str, Any]], bool]) -> tuple[Path, dict[str, Any]] | None:
@@ -93,7 +95,9 @@ class Source:
 
     def tensors(self, path: Path) -> dict[str, Tensor]:
         """All tensors of a safetensors file."""
-        return student.read_tensors(path)
+        from di4c_cli.model_folder import read_tensors  # imports torch, which configurations do not need
+
+        return read_tensors(path)
 
 
 def _inside(folder: Path, deep: bool = True) -> list[Path]:
@@ -112,16 +116,21 @@ def _inside(folder: Path, deep: bool = True) -> list[Path]:
 
 
 def _names(path: Path) -> set[str]:
-    """Names in a safetensors header; none where it is unreadable (reading it in earnest gives the reason)."""
+    """Names in a safetensors header; none if it is unreadable (`read_tensors` gives the reason)."""
     try:
         with path.open("rb") as handle:
             length = int.from_bytes(handle.read(8), "little")
-            if length > min(MAX_HEADER, path.stat().st_size):
+            if length > min(MAX_HEADER_BYTES, path.stat().st_size):
                 return set()
             header = json.loads(handle.read(length))
     except (OSError, ValueError, RecursionError):
         return set()
     return set(header) - {"__metadata__"} if isinstance(header, dict) else set()
+
+
+def is_own_config(tree: dict[str, Any]) -> bool:
+    """Whether a mapping is a config.json of our own: it has a format number."""
+    return "di4c" in tree and "network" in tree
 
 
 def has_suffix(names: Iterable[Any], ending: str) -> bool:

@@ -1,0 +1,124 @@
+"""A denoiser from a `ModelConfig`: with fresh weights, on the meta device, or with the tensors of a file."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from di4c_cli import limits, network, process
+from di4c_cli.config import ModelConfig
+from di4c_cli.denoiser import Denoiser, Latent
+from di4c_cli.errors import UserError
+from di4c_cli.load_report import LoadReport
+
+MAX_WEIGHT = 1e8
+"""No trained weight is this large. A weight with a flipped exponent bit is, and its outputs are not finite."""
+FLOAT_TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+CHECK_CONFIG = limits.CHECK_CONFIG
+
+
+def build_network(config: ModelConfig) -> nn.Module:
+    """The network of a checked config, with fresh weights on the current default device."""
+    limits.check(config)
+    settings = dict(config.network)
+    if config.latent is not None:
+        settings["latent"] = config.latent.model_dump(exclude_none=True)
+    try:
+        return network.build(settings)
+    except (TypeError, ValueError, RuntimeError, ArithmeticError, LookupError, AttributeError) as error:
+        raise UserError(f"The network settings are impossible: {error}.", CHECK_CONFIG) from error
+
+
+def build_denoiser(config: ModelConfig) -> Denoiser:
+    """The denoiser that a config describes, with fresh weights."""
+    return _denoiser(build_network(config), config)
+
+
+def build_on_meta(config: ModelConfig) -> Denoiser:
+    """The denoiser with its shapes and without memory for its weights."""
+    with torch.device("meta"):
+        return build_denoiser(config)
+
+
+def _denoiser(net: nn.Module, config: ModelConfig) -> Denoiser:
+    latent = None
+    if (given := config.latent) is not None:
+        places = cast(network.Network, net).length if given.inject == "local" else 1
+        latent = Latent(given.dim, given.distribution, places)
+    try:
+        forward = process.build(config.process)
+    except (ValueError, RuntimeError, ArithmeticError) as error:
+        raise UserError(f"The process settings are impossible: {error}.", CHECK_CONFIG) from error
+    return Denoiser(net, forward, latent, config.labels)
+
+
+def check_fit(
+    config: ModelConfig,
+    given: Mapping[str, Tensor],
+    where: str,
+    renamed: Mapping[str, str] | None = None,
+    unused: Mapping[str, str] | None = None,
+    fresh: Collection[str] = (),
+) -> tuple[nn.Module, LoadReport]:
+    """The network of a config on the meta device, and the report on `given`, of which only the shapes matter.
+
+    A config that does not fit the tensors is rejected here, before memory is allocated.
+    """
+    limits.check(config)
+    asked, held = limits.layers(config.network), len(given)
+    if asked > held:
+        raise UserError(
+            f"{where} holds {held} tensors, too few for the {asked} layers of its configuration.",
+            CHECK_CONFIG,
+        )
+    with torch.device("meta"):
+        net = build_network(config)
+    expected = net.state_dict()
+    report = LoadReport.compare(expected, given, renamed, unused, fresh)
+    report.check(where)
+    if sum(slot.numel() for slot in expected.values()) > limits.MAX_PARAMETERS:
+        raise UserError(f"{where} describes more weights than di4c handles.", CHECK_CONFIG)
+    return net, report
+
+
+def assemble(
+    config: ModelConfig,
+    tensors: Mapping[str, Tensor],
+    where: str,
+    renamed: Mapping[str, str] | None = None,
+    unused: Mapping[str, str] | None = None,
+    fresh: Collection[str] = (),
+) -> tuple[Denoiser, LoadReport]:
+    """The denoiser of a config with the weights `tensors`, in evaluation mode, and the report on every tensor.
+
+    Names in `fresh` may be missing; their weights are drawn as in a new network.
+    """
+    net, report = check_fit(config, tensors, where, renamed, unused, fresh)
+    absent = [entry.name for entry in report.entries if entry.status == "fresh"]
+    names = [name for name in net.state_dict() if name not in absent]
+    # All weights get one type: half precision is widened, and float64 is kept only if every tensor has it.
+    dtype = torch.float64 if all(tensors[name].dtype == torch.float64 for name in names) else torch.float32
+    weights = {name: _weight(tensors[name], dtype, name, where) for name in names}
+    if absent:
+        net = build_network(config)
+    net.load_state_dict(weights, strict=not absent, assign=True)
+    return _denoiser(net, config).eval().requires_grad_(False), report
+
+
+def _weight(tensor: Tensor, dtype: torch.dtype, name: str, where: str) -> Tensor:
+    """A checked copy in memory of its own.
+
+    Torch aligns what it allocates; a view into a file is not aligned, and alignment can decide the last bit.
+    """
+    hint = "The file is damaged; fetch it again."
+    if tensor.dtype not in FLOAT_TYPES:
+        raise UserError(f"{where}: '{name}' holds {tensor.dtype} instead of floating-point weights.", hint)
+    own = torch.empty(tensor.shape, dtype=dtype).copy_(tensor)
+    largest = float(own.abs().amax()) if own.numel() else 0.0
+    if not largest <= MAX_WEIGHT:  # NaN compares false
+        what = f"a weight above {MAX_WEIGHT:g}" if largest < float("inf") else "NaN or infinity"
+        raise UserError(f"{where}: '{name}' holds {what}.", hint)
+    return own

@@ -1,0 +1,166 @@
+"""Reading torch checkpoints of strangers as data.
+
+Pickles are read by torch's weights-only reader, which builds tensors and plain containers and calls nothing
+else. Every limit is checked before anything is read into memory; every failure becomes one sentence.
+"""
+
+from __future__ import annotations
+
+import io
+import pickletools
+import re
+import struct
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from di4c_cli.errors import UserError
+
+MAX_RECORDS = 100_000
+MAX_PROGRAM_BYTES = 16 * 2**20
+CHUNK_BYTES = 2**22
+ASK_PUBLISHER = "Ask its publisher for a safetensors file or fetch it again."
+
+
+class Ignored(dict[Any, Any]):
+    """Stands for a class of a training framework that old checkpoints mention beside the weights."""
+
+
+INERT = (
+    "pytorch_lightning.callbacks.model_checkpoint.ModelCheckpoint",
+    "pytorch_lightning.callbacks.early_stopping.EarlyStopping",
+    "pytorch_lightning.utilities.parsing.AttributeDict",
+    "lightning.pytorch.callbacks.model_checkpoint.ModelCheckpoint",
+    "lightning_fabric.utilities.data.AttributeDict",
+    "lightning.fabric.utilities.data.AttributeDict",
+)
+"""Read as `Ignored`: early Lightning files use such classes as dictionary keys. Nothing is imported."""
+
+ALLOWED = re.compile(
+    r"collections (OrderedDict|Counter)|(builtins|__builtin__) (set|complex)|_codecs encode"
+    r"|torch\._utils _rebuild_(tensor|tensor_v2|tensor_v3|parameter|parameter_with_state)"
+    r"|torch\._tensor _rebuild_from_type_v2|torch\.nn\.parameter Parameter|torch\.serialization _get_layout"
+    r"|torch(\.storage)? \w*Storage|torch (Size|device|b?float\d*|half|double|u?int\d+|long|short|char|bool)"
+)
+"""All a checkpoint needs. Torch's list is longer: its `bytearray`, for one, can be asked for 10^12 bytes."""
+
+
+def read_pickle(path: Path) -> dict[str, Any]:
+    """A torch checkpoint as plain containers of tensors; nothing in it is executed."""
+    zipped = zipfile.is_zipfile(path)
+    if zipped:
+        _check_archive(path)
+    else:
+        _check_legacy(path)
+    try:
+        with torch.serialization.safe_globals([(Ignored, name) for name in INERT]):
+            tree = _load(path, zipped)
+    # a hostile file can make the reader fail in any way; none of them may reach the user as a traceback
+    except Exception as error:
+        raise UserError(
+            f"{path.name} is not a readable checkpoint ({_short(error)}).", ASK_PUBLISHER
+        ) from error
+    if not isinstance(tree, dict):
+        raise UserError(f"{path.name} holds no checkpoint but a {type(tree).__name__}.", ASK_PUBLISHER)
+    return tree
+
+
+def _load(path: Path, zipped: bool) -> Any:
+    # mapped, the optimizer's moments that many files carry are never read; torch maps by name only, and takes
+    # what is called .safetensors for one
+    if zipped and path.suffix != ".safetensors":
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    with path.open("rb") as handle:
+        return torch.load(handle, map_location="cpu", weights_only=True)
+
+
+def _short(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return (lines[0] if lines else type(error).__name__)[:160].rstrip(".")
+
+
+def _check_archive(path: Path) -> None:
+    """Refuse archives that would unpack to more than they are, or whose records are damaged."""
+    damaged = "Fetch it again."
+    try:
+        with zipfile.ZipFile(path) as archive:
+            records = archive.infolist()
+            size = path.stat().st_size
+            packed = any(record.compress_type != zipfile.ZIP_STORED for record in records)
+            if len(records) > MAX_RECORDS or packed or sum(record.file_size for record in records) > size:
+                raise UserError(
+                    f"{path.name} would unpack to more than it holds.", "It is no real checkpoint."
+                )
+            if any(r.filename.endswith(".pkl") and r.file_size > MAX_PROGRAM_BYTES for r in records):
+                raise UserError(
+                    f"{path.name} has an oversized table of contents.", "It is no real checkpoint."
+                )
+            for record in records:
+                with archive.open(record) as content:
+                    if record.filename.endswith(".pkl"):
+                        _check_program(io.BytesIO(content.read()), path.name)
+                    while content.read(CHUNK_BYTES):  # the last read compares the stored checksum
+                        pass
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, RuntimeError, EOFError) as error:
+        raise UserError(f"{path.name} is damaged: {_short(error)}.", damaged) from error
+
+
+def _check_legacy(path: Path) -> None:
+    """The old layout: five pickles in a row (marks, then the table of contents), then the raw numbers."""
+    with path.open("rb") as handle:
+        head = io.BytesIO(handle.read(MAX_PROGRAM_BYTES))
+    for _ in range(5):
+        _check_program(head, path.name)
+
+
+def _check_program(stream: io.BytesIO, where: str) -> None:
+    """Look through a pickle without running it: every name it would import must be one that holds numbers."""
+    strings: list[str] = []
+    try:
+        for opcode, argument, _ in pickletools.genops(stream):
+            if opcode.name == "STACK_GLOBAL":
+                name = " ".join(strings[-2:])
+            elif opcode.name in ("GLOBAL", "INST"):
+                name = str(argument)
+            else:
+                strings = [*strings[-1:], argument] if isinstance(argument, str) else strings
+                continue
+            dotted = name.replace(" ", ".")
+            if ALLOWED.fullmatch(name) is None and dotted not in INERT:
+                raise UserError(
+                    f"{where} asks for code to be run ({dotted[:80]}), which di4c never does.", ASK_PUBLISHER
+                )
+    except (ValueError, IndexError, OverflowError, MemoryError, struct.error) as error:
+        raise UserError(f"{where} is not a readable checkpoint ({_short(error)}).", ASK_PUBLISHER) from error
+
+
+def tensors_of(tree: Any, where: str) -> dict[str, Tensor]:
+    """The entries of a state dict that are tensors, checked to be what they seem."""
+    if not isinstance(tree, dict):
+        raise UserError(f"{where} holds no table of weights.", "Fetch it again.")
+    found = {key: value for key, value in tree.items() if isinstance(key, str) and isinstance(value, Tensor)}
+    for name, tensor in found.items():
+        check_plain(tensor, name, where)
+    return found
+
+
+def check_plain(tensor: Any, name: str, where: str) -> None:
+    """A dense tensor as large as it claims (an expanded one costs nothing until it is copied)."""
+    plain = isinstance(tensor, Tensor) and tensor.layout == torch.strided and tensor.device.type == "cpu"
+    if not plain or tensor.is_quantized:
+        raise UserError(f"{where}: '{name}' is not a plain tensor.", "Fetch it again.")
+    if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
+        raise UserError(f"{where}: '{name}' claims more numbers than are stored.", "Fetch it again.")
+
+
+def averaged(shadow: Any, names: list[str], path: Path) -> dict[str, Tensor]:
+    """EMA weights, which are stored as a list in the order of the parameters, under the parameters' names."""
+    if not isinstance(shadow, list) or len(shadow) != len(names):
+        hint = "Use `di4c convert` with --weights live and name what it writes."
+        raise UserError(f"{path.name} holds no complete EMA.", hint)
+    for name, tensor in zip(names, shadow):
+        check_plain(tensor, name, path.name)
+    return dict(zip(names, shadow))
