@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,19 +25,19 @@ from di4c_cli.errors import UserError
 from di4c_cli.recipe_file import nearest
 
 if TYPE_CHECKING:
-    from torch.distributed.elastic.multiprocessing import PContext
+    from torch.distributed.elastic.multiprocessing import SubprocessContext
 
 LAUNCHER_VARIABLE = "DI4C_LAUNCHED"
 """Environment variable of launched processes; its value is the process id of the launcher."""
-FAILURE_GRACE_SECONDS = 5.0
+FAILURE_GRACE_SECONDS = 5
 """Time that the other processes have to end by themselves after one has failed."""
 CHECKPOINT_SECONDS = 7200
 """Longest time that the processes may take to finish their step and write a checkpoint after a signal."""
 POLL_SECONDS = 0.05
 HANDLED_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 """Signals for which torch installs handlers; they are restored when the run has ended."""
-STOP_CODES = (128 + signal.SIGTERM, 128 + signal.SIGINT)
-"""Exit codes of processes that stopped on a signal, with a checkpoint."""
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+"""Signals on which processes stop with a checkpoint."""
 
 
 def launched() -> bool:
@@ -64,7 +65,7 @@ def preset(name: str) -> Path:
 
 def launch_with_accelerate(config: Path, processes: int | None, arguments: list[str]) -> int:
     """Run `accelerate launch` with a configuration; its processes run the same `di4c` command."""
-    command = ["-m", "accelerate.commands.launch", "--config_file", str(config)]
+    command = ["-m", "accelerate.commands.launch", "--quiet", "--config_file", str(config)]
     if processes is not None:
         command += ["--num_processes", str(processes)]
     return _run([sys.executable, *command, "-m", "di4c_cli", *arguments], [{}])
@@ -87,71 +88,82 @@ def launch(processes: int, command: list[str], cpu: bool) -> int:
 
 def _run(command: list[str], environments: list[dict[str, str]]) -> int:
     """Run a command once per environment; only the first process writes to the terminal."""
-    # imported here: `di4c --help` must not import torch
-    from torch.distributed.elastic.multiprocessing import (
-        DefaultLogsSpecs,
-        SignalException,
-        Std,
-        start_processes,
-    )
+    from torch.distributed.elastic import (
+        multiprocessing as elastic,
+    )  # here: `di4c --help` must not import torch
 
-    logging.getLogger("torch.distributed.elastic.multiprocessing").setLevel(logging.CRITICAL)
+    logging.getLogger(elastic.__name__).setLevel(logging.CRITICAL)
     before = {number: signal.getsignal(number) for number in HANDLED_SIGNALS}
-    ranks, context, stop = range(len(environments)), None, None
+    ranks = range(len(environments))
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         try:
-            context = start_processes(
+            context = elastic.start_processes(
                 "di4c",
                 command[0],
                 args={rank: tuple(command[1:]) for rank in ranks},
                 envs={rank: environments[rank] | {LAUNCHER_VARIABLE: str(os.getpid())} for rank in ranks},
-                logs_specs=DefaultLogsSpecs(folder, redirects={rank: Std.ERR for rank in ranks if rank}),
+                logs_specs=elastic.DefaultLogsSpecs(
+                    folder, {rank: elastic.Std.ERR for rank in ranks if rank}
+                ),
             )
-            while True:
-                try:
-                    if stop is not None:
-                        context.close(stop, CHECKPOINT_SECONDS)
-                    return _outcome(context, stop is not None)
-                except SignalException as error:  # the first signal, or a second one while they stop
-                    stop = signal.SIGINT if error.sigval == signal.SIGINT else signal.SIGTERM
-        except SignalException as error:  # while they were started
+            assert isinstance(context, elastic.SubprocessContext)
+            try:
+                return _supervise(context)
+            finally:
+                context.close(signal.SIGKILL)
+        except elastic.SignalException as error:  # while the processes were started
             return 128 + error.sigval
         finally:
-            if context is not None:
-                context.close(signal.SIGKILL)
             for number, handler in before.items():
                 signal.signal(number, handler)
 
 
-def _outcome(context: PContext, stopped: bool) -> int:
+def _supervise(context: SubprocessContext) -> int:
+    """Wait for the processes and forward signals; returns their common exit code."""
+    from torch.distributed.elastic.multiprocessing import SignalException  # here for the same reason
+
+    stop, seconds = None, CHECKPOINT_SECONDS
+    descendants: list[psutil.Process] = []  # `accelerate launch` has child processes that torch does not know
+    try:
+        while True:
+            try:
+                if stop is not None:
+                    context.close(stop, seconds)
+                    psutil.wait_procs(descendants, seconds)
+                return _outcome(context, stop is not None)
+            except SignalException as error:
+                if stop is not None:  # the second signal
+                    seconds = FAILURE_GRACE_SECONDS
+                stop = signal.SIGINT if error.sigval == signal.SIGINT else signal.SIGTERM
+                descendants = descendants or psutil.Process().children(recursive=True)
+    finally:
+        for process in descendants:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+
+
+def _outcome(context: SubprocessContext, stopped: bool) -> int:
     """Wait for all processes and return their common exit code."""
-    # torch ends the others at once when one process fails. The main process would lose the sentence that explains
-    # the failure, and torch does not tell which process failed first, so endings are watched here.
+    # not by `context.wait`: it ends the others the moment one process fails, so that the main process loses the
+    # sentence that explains the failure, and it does not tell which process failed first
+    processes = {rank: handler.proc for rank, handler in context.subprocess_handlers.items()}
     order: list[int] = []
-    deadline, result = math.inf, None
-    while result is None:
+    deadline = math.inf
+    while len(order) < len(processes) and time.monotonic() < deadline:
         time.sleep(POLL_SECONDS)
-        pids = context.pids()
-        order += [rank for rank, pid in pids.items() if rank not in order and _ended(pid)]
-        if order and deadline == math.inf:
+        order += [
+            rank for rank, process in processes.items() if rank not in order and process.poll() is not None
+        ]
+        if deadline == math.inf and any(processes[rank].returncode for rank in order):
             deadline = time.monotonic() + FAILURE_GRACE_SECONDS
-        if len(order) == len(pids) or time.monotonic() > deadline:
-            result = context.wait(timeout=0)
-    codes = {rank: result.failures[rank].exitcode if rank in result.failures else 0 for rank in pids}
+    context.close(signal.SIGKILL)  # a process that waits for a dead one does not react to other signals
+    codes = {rank: process.returncode or 0 for rank, process in processes.items()}
     first = next((rank for rank in order if codes[rank]), None)
     if first is None:
         return 0
-    log = result.stderrs[first]
+    log = context.stderrs[first]
     lines = Path(log).read_text(errors="replace").strip().splitlines() if log else []
     return common_exit_code(codes, first, stopped, lines[-1] if lines else "")
-
-
-def _ended(pid: int) -> bool:
-    """Whether a child process has ended; its exit code stays for torch to collect."""
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
 
 
 def common_exit_code(codes: Mapping[int, int], first: int, stopped: bool, detail: str = "") -> int:
@@ -160,7 +172,8 @@ def common_exit_code(codes: Mapping[int, int], first: int, stopped: bool, detail
     A failure that the main process, rank 0, has not explained is explained here.
     """
     if stopped:
-        return next((code for code in STOP_CODES if code in codes.values()), 1)
+        found = set(codes.values())
+        return next((128 + number for number in STOP_SIGNALS if found & {128 + number, -number}), 1)
     code = codes[first]
     if code > 0 and (first == 0 or codes[0] == code):
         return code

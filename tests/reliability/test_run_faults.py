@@ -88,6 +88,7 @@ def test_common_exit_code_is_that_of_the_signal() -> None:
         ((130, 130), 130),
         ((1, 143), 143),
         ((1, 1), 1),
+        ((-2, 0), 130),
     ):
         assert common_exit_code(dict(enumerate(codes)), first=0, stopped=True) == verdict
 

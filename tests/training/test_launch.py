@@ -140,6 +140,25 @@ def test_launched_processes_stop_when_the_launcher_is_killed(teacher: Path, tmp_
     assert (out / "round-1" / "checkpoints" / f"step-{steps:08d}" / "state.json").is_file()
 
 
+@pytest.mark.slow
+def test_launch_with_accelerate_stops_with_a_checkpoint(teacher: Path, tmp_path: Path) -> None:
+    config, out = tmp_path / "cpu.yaml", tmp_path / "run"
+    config.write_text(
+        "compute_environment: LOCAL_MACHINE\ndistributed_type: 'NO'\nmixed_precision: 'no'\n"
+        "num_machines: 1\nnum_processes: 1\nuse_cpu: true\n"
+    )
+    args = arguments(teacher, out, "--accelerate-config", str(config), iterations=5000)
+    with started(args) as process:
+        wait_for_steps(out, 2)
+        family = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 143, said
+    assert not any(child.is_running() for child in family)
+    steps = len(read_rows(out / "metrics.jsonl"))
+    assert (out / "round-1" / "checkpoints" / f"step-{steps:08d}" / "state.json").is_file()
+
+
 @pytest.mark.parametrize(
     ("codes", "first", "expected", "said"),
     [
