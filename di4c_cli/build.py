@@ -12,12 +12,12 @@ from di4c_cli import limits, network, process
 from di4c_cli.config import ModelConfig
 from di4c_cli.denoiser import Denoiser, Latent
 from di4c_cli.errors import UserError
+from di4c_cli.limits import CHECK_CONFIG
 from di4c_cli.load_report import LoadReport
 
 MAX_WEIGHT = 1e8
 """No trained weight is this large. A weight with a flipped exponent bit is, and its outputs are not finite."""
 FLOAT_TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-CHECK_CONFIG = limits.CHECK_CONFIG
 
 
 def build_network(config: ModelConfig) -> nn.Module:
@@ -70,10 +70,8 @@ def check_fit(
     limits.check(config)
     asked, held = limits.layers(config.network), len(given)
     if asked > held:
-        raise UserError(
-            f"{where} holds {held} tensors, too few for the {asked} layers of its configuration.",
-            CHECK_CONFIG,
-        )
+        problem = f"{where} holds {held} tensors, too few for the {asked} layers of its configuration."
+        raise UserError(problem, CHECK_CONFIG)
     with torch.device("meta"):
         net = build_network(config)
     expected = net.state_dict()

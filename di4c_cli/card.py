@@ -1,4 +1,4 @@
-"""README.md of a model folder: a model card with the Hub's YAML header, from one template; no torch."""
+"""README.md of a model folder: a model card with the Hub's YAML header. Imports no torch."""
 
 from __future__ import annotations
 
@@ -12,14 +12,10 @@ from di4c_cli import __version__
 from di4c_cli.config import LatentConfig, ModelConfig
 from di4c_cli.hub import is_id
 
-TASKS = {
-    "text": "text-generation",
-    "pixels": "unconditional-image-generation",
-    "vq": "unconditional-image-generation",
-}
+IMAGES = "unconditional-image-generation"
+TASKS = {"text": "text-generation", "pixels": IMAGES, "vq": IMAGES}
 LICENCE = re.compile(r"[a-z0-9][a-z0-9.-]{1,30}")
 OWN_LICENCE = "apache-2.0"
-HERE = "."
 
 TEMPLATE = """---
 {header}---
@@ -40,21 +36,21 @@ x = model.sample(4, steps={steps}, seed=0)
 print(model.decode(x))
 ```
 
-The same seed gives the same samples, whatever the batch size. `di4c eval --student {ref}` measures it,
-`di4c distill --teacher {ref}` goes on from it.
+The same seed gives the same samples for any batch size. `di4c eval --student {ref}` evaluates the model,
+`di4c distill --teacher {ref}` distils it further.
 
-{figures}## Where it comes from
+{figures}## Provenance
 
 {table}
 """
 
 
 def model_card(
-    config: ModelConfig, metrics: Mapping[str, Any] | None = None, ref: str = HERE, digest: str = ""
+    config: ModelConfig, metrics: Mapping[str, Any] | None = None, ref: str = ".", digest: str = ""
 ) -> str:
-    """The card of a model; `metrics` is a result of `di4c eval` as JSON, `ref` what users will load it by.
+    """The card of a model; `metrics` is a result of `di4c eval` as JSON, `ref` the reference for loading the model.
 
-    `digest` is the hash of the weights by which the result knows the model.
+    `digest` is the hash of the weights, which identifies the model in the result.
     """
     figures = figures_of(metrics, digest)
     header = yaml.safe_dump(header_of(config, figures), sort_keys=False, allow_unicode=True)
@@ -65,12 +61,12 @@ def model_card(
         ref=ref,
         steps=config.sampling.steps,
         figures=_figure_section(figures),
-        table=_table(_history(config)),
+        table=_table(_provenance(config)),
     )
 
 
 def header_of(config: ModelConfig, figures: list[dict[str, Any]]) -> dict[str, Any]:
-    """The YAML header; keys are left out where nothing true can be said."""
+    """The YAML header without the keys whose values are unknown."""
     root = _root(config)
     task = TASKS.get(str(config.codec.get("type")))
     base = _base_model(config, root)
@@ -82,10 +78,7 @@ def header_of(config: ModelConfig, figures: list[dict[str, Any]]) -> dict[str, A
         header |= {"base_model": base, "base_model_relation": "finetune"}
     if is_id(data):
         header["datasets"] = [data]
-    header["tags"] = [
-        "discrete-diffusion",
-        *(["di4c", "distillation"] if config.kind == "student" else ["di4c"]),
-    ]
+    header["tags"] = ["discrete-diffusion", "di4c", *(["distillation"] if config.kind == "student" else [])]
     if figures:
         header["metrics"] = list(dict.fromkeys(figure["type"] for figure in figures))
         dataset = {"name": data or "see the results file", "type": data if is_id(data) else "other"}
@@ -95,34 +88,28 @@ def header_of(config: ModelConfig, figures: list[dict[str, Any]]) -> dict[str, A
 
 
 def figures_of(metrics: Mapping[str, Any] | None, digest: str) -> list[dict[str, Any]]:
-    """The figures of the weights with this hash in an evaluation, one for each metric and way of sampling."""
+    """The metrics of the weights with this hash, one for each metric and sampling setting."""
     rows = rows_of(metrics or {}, digest)
-    found = []
-    for cell in (metrics or {}).get("cells", []):
-        if cell.get("row") not in rows:
-            continue
-        for name, figure in cell.get("figures", {}).items():
-            found.append({"type": name, "value": figure["value"], "name": f"{name} at {_way(cell)}"})
-    return found
+    cells = [cell for cell in (metrics or {}).get("cells", []) if cell.get("row") in rows]
+    return [
+        {"type": name, "value": figure["value"], "name": f"{name} at {_setting(cell)}"}
+        for cell in cells
+        for name, figure in cell.get("figures", {}).items()
+    ]
 
 
 def rows_of(metrics: Mapping[str, Any], digest: str) -> list[str]:
-    """The rows of an evaluation that are about the weights with this hash, whatever they are called."""
+    """The rows of an evaluation that belong to the weights with this hash."""
     models = metrics.get("models", [])
     return [entry["row"] for entry in models if digest and entry.get("digest") == digest]
 
 
-def _way(cell: Mapping[str, Any]) -> str:
-    """How a cell was sampled: its column knows temperature and guidance."""
-    steps, column = f"{cell.get('steps')} steps", str(cell.get("column") or "")
-    hybrid = (cell.get("settings") or {}).get("hybrid")
-    parts = [
-        column if "step" in column else f"{column}, {steps}" if column else steps,
-        *([f"last {hybrid} by the teacher"] if hybrid else []),
-        f"n = {cell.get('n')}",
-        f"seed {cell.get('seed')}",
-    ]
-    return _plain(", ".join(parts))
+def _setting(cell: Mapping[str, Any]) -> str:
+    """The sampling setting of a cell; its column holds temperature and guidance."""
+    column, hybrid = str(cell.get("column") or ""), (cell.get("settings") or {}).get("hybrid")
+    parts = [column, "" if "step" in column else f"{cell.get('steps')} steps"]
+    parts += [f"last {hybrid} by the teacher" if hybrid else "", f"n = {cell.get('n')}"]
+    return _plain(", ".join(part for part in [*parts, f"seed {cell.get('seed')}"] if part))
 
 
 def _figure_section(figures: list[dict[str, Any]]) -> str:
@@ -137,9 +124,8 @@ def _summary(config: ModelConfig) -> str:
         return (
             f"A discrete diffusion model, written by di4c {__version__} as a teacher for few-step students."
         )
-    teacher = _plain(
-        config.provenance.get("teacher") or config.provenance.get("format", "an unknown teacher")
-    )
+    known = config.provenance
+    teacher = _plain(known.get("teacher") or known.get("format", "an unknown teacher"))
     return (
         f"A few-step student of `{teacher}`: a mixture over a latent λ that captures correlations between "
         "positions, distilled by the method of *Distillation of Discrete Diffusion through Dimensional "
@@ -148,9 +134,9 @@ def _summary(config: ModelConfig) -> str:
 
 
 def _root(config: ModelConfig) -> dict[str, Any]:
-    """The history of the first teacher, behind all rounds."""
+    """The provenance of the first teacher, before all rounds."""
     history = config.provenance
-    for _ in range(100):  # a crafted config could nest without end
+    for _ in range(100):  # a crafted config could nest forever
         parent = history.get("parent")
         inner = parent.get("provenance") if isinstance(parent, dict) else None
         if not isinstance(inner, dict):
@@ -160,7 +146,7 @@ def _root(config: ModelConfig) -> dict[str, Any]:
 
 
 def _base_model(config: ModelConfig, root: Mapping[str, Any]) -> str | None:
-    """The teacher's Hub id or its name in di4c; a local path means nothing to anybody else."""
+    """The teacher's Hub id or its name in di4c; a local path is left out."""
     repo = root.get("repo")
     if isinstance(repo, str) and is_id(repo):
         return repo
@@ -169,15 +155,15 @@ def _base_model(config: ModelConfig, root: Mapping[str, Any]) -> str | None:
 
 
 def _licence(root: Mapping[str, Any]) -> str:
-    """The first teacher's licence; what is not a licence's short name is `other`."""
+    """The first teacher's licence; anything but a licence's short name becomes `other`."""
     given = root.get("licence")
     if given is None and root.get("source") != "hub" and "path" not in root:
         return OWN_LICENCE
     return given if isinstance(given, str) and LICENCE.fullmatch(given) else "other"
 
 
-def _history(config: ModelConfig) -> list[tuple[str, str]]:
-    """What is known about the making, as rows for people."""
+def _provenance(config: ModelConfig) -> list[tuple[str, str]]:
+    """The provenance as rows of a table."""
     known, root = config.provenance, _root(config)
     recipe = known.get("recipe")
     recipe = recipe.get("name") if isinstance(recipe, dict) else recipe
@@ -207,11 +193,11 @@ def _table(rows: list[tuple[str, str]]) -> str:
 
 
 def _plain(value: Any) -> str:
-    """A short text that cannot break out of its place in the page."""
+    """A short text without characters that could break the page's layout."""
     return re.sub(r"[|`\r\n<>]", " ", str(value))[:200]
 
 
 def _latent(latent: LatentConfig) -> str:
     where = " at every position" if latent.inject == "local" else ""
-    law = f", its law learned by a network of width {latent.law}" if latent.law else ""
-    return f"{latent.inject}, {latent.distribution}, dim {latent.dim}{where}{law}"
+    prior = f", learned prior of width {latent.law}" if latent.law else ""
+    return f"{latent.inject}, {latent.distribution}, dim {latent.dim}{where}{prior}"

@@ -1,10 +1,10 @@
-"""The two ways a command can end badly; the CLI prints either in one sentence."""
+"""The two kinds of errors that the CLI prints as one sentence."""
 
 from __future__ import annotations
 
 
 class Di4cError(Exception):
-    """A problem told in one sentence; `hint` is the next thing to do."""
+    """A problem in one sentence; `hint` is the next thing to do."""
 
     exit_code = 1
 
@@ -15,12 +15,12 @@ class Di4cError(Exception):
 
 
 class UserError(Di4cError):
-    """The user asked for something impossible: exit code 2, nothing written."""
+    """The request is impossible: exit code 2, nothing is written."""
 
     exit_code = 2
 
 
 class Failure(Di4cError):
-    """Something outside the user's request broke (network, disk, data): exit code 1."""
+    """Network, disk or data failed: exit code 1."""
 
     exit_code = 1

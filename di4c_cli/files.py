@@ -1,4 +1,4 @@
-"""Writing files so that they are there whole or not at all."""
+"""Atomic writes: a file or folder appears completely or not at all."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def sync(path: Path) -> None:
-    """Push a file's or folder's contents to the disk."""
+    """Flush a file's or folder's contents to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -19,7 +19,7 @@ def sync(path: Path) -> None:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Atomic: temporary file beside it, fsync, rename."""
+    """Write a temporary file beside the target, fsync it and rename it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
@@ -34,14 +34,14 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def write_text(path: Path, content: str) -> None:
-    """Atomic, UTF-8."""
+    """`write_bytes` of UTF-8 text."""
     write_bytes(path, content.encode())
 
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """A folder that appears under its name only when its contents are complete; replaces an older one."""
-    path = path.resolve()  # "." has no name to put beside it, and of a link the folder behind it is meant
+    """A folder that gets its name only when its contents are complete; it replaces an older folder."""
+    path = path.resolve()  # "." has no name, and a link stands for its target
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     shutil.rmtree(part, ignore_errors=True)

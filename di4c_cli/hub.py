@@ -151,10 +151,8 @@ def upload(
     api, add = client().HfApi(), client().CommitOperationAdd
     attempt(lambda: api.create_repo(repo, private=private or None, exist_ok=True), repo)
     if private and not attempt(lambda: api.repo_info(repo), repo).private:
-        raise UserError(
-            f"{repo} exists already and is public.",
-            "Make it private in its settings on the Hub, choose another name, or leave --private out.",
-        )
+        hint = "Make it private in its settings on the Hub, choose another name, or leave --private out."
+        raise UserError(f"{repo} exists already and is public.", hint)
 
     def call() -> str:
         if branch is not None:
@@ -246,7 +244,7 @@ def _unreached(error: BaseException, file: str) -> Di4cError:
         return _refused(cause, file)
     offline = client().constants.HF_HUB_OFFLINE or "outgoing traffic has been disabled" in str(error)
     reason = "offline mode is on and it is not in the cache" if offline else f"no answer from {endpoint()}"
-    return Failure(
-        f"Could not fetch {file}: {reason}.",
-        "Without a network the embedded models (tiny-digits and others), local paths and cached models work.",
+    hint = (
+        "Without a network the embedded models (tiny-digits and others), local paths and cached models work."
     )
+    return Failure(f"Could not fetch {file}: {reason}.", hint)

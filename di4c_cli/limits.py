@@ -23,6 +23,10 @@ CHECK_CONFIG = "Check the model's config.json."
 
 Count = Annotated[int, Field(strict=True, ge=1, le=2**20)]
 Small = Annotated[int, Field(strict=True, ge=1, le=2**12)]
+Blocks = Annotated[int, Field(strict=True, ge=0, le=64)]
+Labels = Annotated[int, Field(strict=True, ge=0, le=2**20)]
+Resolution = Annotated[int, Field(strict=True, ge=0, le=2**16)]
+Multipliers = Annotated[list[Small], Field(min_length=1, max_length=12)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
 
@@ -43,7 +47,7 @@ class _Transformer(_Settings):
     heads: Small
     cond_dim: Count | None = None
     mlp: Count | None = None
-    labels: Annotated[int, Field(strict=True, ge=0, le=2**20)] | None = None
+    labels: Labels | None = None
     dropout: Share = 0.0
     time_conditioning: bool = False
 
@@ -52,12 +56,12 @@ class _UNet(_Settings):
     type: Literal["unet"]
     shape: Annotated[list[Small], Field(min_length=3, max_length=3)]
     channels: Annotated[int, Field(strict=True, ge=4, le=2**14)]
-    multipliers: Annotated[list[Small], Field(min_length=1, max_length=12)]
+    multipliers: Multipliers
     blocks: Annotated[int, Field(strict=True, ge=1, le=64)]
     attention: int | Annotated[list[int], Field(max_length=12)]
     time_dim: Count
     time_scale: Positive = 1000.0
-    labels: Annotated[int, Field(strict=True, ge=0, le=2**20)] | None = None
+    labels: Labels | None = None
     dropout: Share = 0.0
 
 
@@ -66,11 +70,9 @@ class _Vqgan(BaseModel):
 
     model_config = ConfigDict(extra="allow")
     channels: Small = 1
-    multipliers: Annotated[list[Small], Field(min_length=1, max_length=12)] = [1]
-    blocks: Annotated[int, Field(strict=True, ge=0, le=64)] = 1
-    attention_resolutions: Annotated[
-        list[Annotated[int, Field(strict=True, ge=0, le=2**16)]], Field(max_length=12)
-    ] = []
+    multipliers: Multipliers = [1]
+    blocks: Blocks = 1
+    attention_resolutions: Annotated[list[Resolution], Field(max_length=12)] = []
     z_channels: Small = 1
     embed_dim: Small = 1
     codes: Annotated[int, Field(strict=True, ge=1, le=2**16)] = 1
@@ -103,7 +105,7 @@ def read_config(folder: Path) -> ModelConfig:
     path = folder / "config.json"
     if not path.is_file():
         raise UserError(
-            f"{folder} has no config.json, so it is not a di4c model.", "Name a folder that `di4c` wrote."
+            f"{folder} has no config.json: it is no di4c model.", "Name a folder that di4c wrote."
         )
     if path.stat().st_size > MAX_CONFIG_BYTES:
         raise UserError(f"{path} is larger than any config.json.", "Convert the model again.")
@@ -149,7 +151,7 @@ def check_vqgan(settings: dict[str, Any]) -> None:
 
 
 def length_of(network: dict[str, Any]) -> int:
-    """D of checked network settings."""
+    """The length D of checked network settings."""
     if "length" in network:
         return int(network["length"])
     channels, height, width = network["shape"]
@@ -157,7 +159,7 @@ def length_of(network: dict[str, Any]) -> int:
 
 
 def layers(network: dict[str, Any]) -> int:
-    """A lower bound of the tensors that checked settings ask for, known without building anything."""
+    """A lower bound of the number of tensors of checked settings, without building a network."""
     return int(network.get("depth") or network["blocks"] * len(network["multipliers"]))
 
 

@@ -12,15 +12,9 @@ from di4c_cli.errors import UserError
 if TYPE_CHECKING:
     from torch import Tensor
 
-STATUSES = {
-    "matched": "same name in the file and in the network",
-    "renamed": "another name in the file",
-    "fresh": "part of λ, drawn anew because the file comes from a model without λ",
-    "unused": "left out on purpose",
-    "unknown": "in the file, but not in the network",
-    "missing": "in the network, but not in the file",
-    "mismatch": "another shape in the file",
-}
+STATUSES = ("matched", "renamed", "fresh", "unused", "unknown", "missing", "mismatch")
+"""`renamed`: another name in the file; `fresh`: part of λ, drawn anew; `unused`: left out on purpose; `unknown`: only
+in the file; `missing`: only in the network; `mismatch`: another shape in the file."""
 PROBLEMS = ("missing", "mismatch", "unknown")
 
 
@@ -95,10 +89,8 @@ class LoadReport:
             "mismatch": f"has '{entry.name}' as {entry.note} where the network needs {shape}",
             "unknown": f"holds '{entry.name}', which the network does not have",
         }[entry.status]
-        raise UserError(
-            f"{where} does not fit the network: it {story} ({problems.summary}).",
-            "Check the model's configuration or fetch it again.",
-        )
+        message = f"{where} does not fit the network: it {story} ({problems.summary})."
+        raise UserError(message, "Check the model's configuration or fetch it again.")
 
     def lines(self) -> list[str]:
         """The table as text, with a summary line at the end."""

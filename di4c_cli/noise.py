@@ -1,4 +1,4 @@
-"""All randomness of di4c: a draw is a function of (seed, stream, name, sample number) and of nothing else."""
+"""All randomness of di4c: a draw is a function of (seed, stream, name, sample number)."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def _mix32(value: int) -> int:
 def sample_seeds(key: str, index: Sequence[int]) -> list[int]:
     """Generator seeds for the samples `index` under one key; distinct samples get distinct seeds.
 
-    torch's CPU generator uses 32 bits of its seed, so a plain hash would give two of 100 000 samples the same
-    numbers now and then. A bijection of the index cannot.
+    torch's CPU generator uses 32 bits of its seed, so a plain hash would give some of 100 000 samples equal
+    seeds. A bijection of the index cannot.
     """
     digest = hashlib.blake2b(key.encode(), digest_size=8).digest()
     low, high = int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")
@@ -31,8 +31,8 @@ def sample_seeds(key: str, index: Sequence[int]) -> list[int]:
 class Noise:
     """Named, stateless draws for a batch of numbered samples.
 
-    Nothing depends on the batch, the order of calls or the number of processes. Numbers are drawn on the CPU and
-    moved, so every device sees the same ones.
+    A draw does not depend on the batch, the order of calls or the number of processes. Numbers are drawn on the
+    CPU and moved, so they are equal on every device.
     """
 
     def __init__(
@@ -70,6 +70,6 @@ class Noise:
             source(shape, generator=self._generator, dtype=torch.float64, out=out[row])  # type: ignore[operator]
         if self.device.type != "mps":
             return out.to(self.device)
-        # rounding 1 - 2**-53 to float32 gives 1.0, which the inverse CDF may not see
+        # rounding 1 - 2**-53 to float32 gives 1.0, which the inverse CDF cannot take
         narrow = out.to(torch.float32)
         return (narrow.clamp_max(1 - 2.0**-24) if source is torch.rand else narrow).to(self.device)

@@ -21,9 +21,8 @@ def model_folder(path: Path) -> Path:
     for folder in (path, path / "student"):
         if (folder / "config.json").is_file():
             return folder
-    raise UserError(
-        f"{path} is neither a run nor a model folder.", "Name what `di4c distill` or `convert` wrote."
-    )
+    hint = "Name what `di4c distill` or `convert` wrote."
+    raise UserError(f"{path} is neither a run nor a model folder.", hint)
 
 
 def results_near(folder: Path, digest: str) -> dict[str, Any] | None:

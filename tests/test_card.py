@@ -36,7 +36,7 @@ def header(card: str) -> dict[str, Any]:
     return tree
 
 
-def test_a_student_of_a_hub_teacher_after_two_rounds() -> None:
+def test_card_of_a_student_after_two_rounds() -> None:
     first = {"teacher": "sdtt-7", "round": 1, "parent": {"kind": "teacher", "provenance": ROOT}}
     config = student(
         teacher="sdtt-7",
@@ -56,7 +56,7 @@ def test_a_student_of_a_hub_teacher_after_two_rounds() -> None:
     assert "0" * 40 in card
 
 
-def test_nothing_false_about_local_models() -> None:
+def test_card_says_nothing_false_about_local_models() -> None:
     found = header(
         model_card(
             student(teacher="/home/me/model.pt", data="notes.txt", parent={"provenance": {"path": "x"}})
@@ -67,7 +67,7 @@ def test_nothing_false_about_local_models() -> None:
     assert embedded["base_model"] == "tiny-text" and embedded["license"] == "apache-2.0"
 
 
-def test_figures() -> None:
+def test_card_shows_metrics_of_the_same_weights_only() -> None:
     """Those of the same weights, each with its way of sampling; never another model's of the same kind."""
     cells = [
         {"row": row, "column": column, "steps": 2, "n": 50, "seed": 0, "figures": {"fid": {"value": value}}}
@@ -93,10 +93,10 @@ def test_figures() -> None:
         assert "model-index" not in header(model_card(student(teacher="tiny-text"), results, digest=digest))
 
 
-def test_a_hostile_history_stays_in_its_cell() -> None:
+def test_card_escapes_a_hostile_provenance() -> None:
     nested: dict[str, Any] = {}
     for _ in range(300):
         nested = {"parent": {"provenance": nested}}
     card = model_card(student(teacher="a|b\n---\n<script>", data="x" * 5000, **nested))
-    assert "<script>" not in card.split("## Where")[1] and "x" * 300 not in card
+    assert "<script>" not in card.split("## Provenance")[1] and "x" * 300 not in card
     assert card.count("\n---\n") == 1

@@ -9,7 +9,7 @@ import pytest
 from di4c_cli import files
 
 
-def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
+def test_write_bytes_keeps_the_old_file_on_failure(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     files.write_text(path, "old")
     with pytest.raises(TypeError):
@@ -17,7 +17,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
     assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
 
 
-def test_a_folder_appears_complete_and_replaces_the_old_one(tmp_path: Path) -> None:
+def test_new_folder_appears_complete_and_replaces_the_old_one(tmp_path: Path) -> None:
     target = tmp_path / "out"
     for word in ("one", "two"):
         with files.new_folder(target) as part:
@@ -27,7 +27,7 @@ def test_a_folder_appears_complete_and_replaces_the_old_one(tmp_path: Path) -> N
     assert list(tmp_path.iterdir()) == [target]
 
 
-def test_a_failed_folder_leaves_the_old_one(tmp_path: Path) -> None:
+def test_new_folder_keeps_the_old_one_on_failure(tmp_path: Path) -> None:
     target = tmp_path / "out"
     with files.new_folder(target) as part:
         (part / "file").write_text("kept")

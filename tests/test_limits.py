@@ -48,7 +48,7 @@ ABSURD = [10**9, 10**18, 0, -1, 2.5, "many", None, [], {}, True, float("inf"), f
 
 
 @pytest.mark.parametrize("value", ABSURD, ids=str)
-def test_every_number_of_a_network(folder: Path, value: Any) -> None:
+def test_limits_handle_every_absurd_number(folder: Path, value: Any) -> None:
     """Whatever number is made absurd: one sentence within seconds, or a model that works."""
     tree = json.loads((folder / "config.json").read_text())
     for part in ("network", "process"):
@@ -87,7 +87,7 @@ def test_every_number_of_a_network(folder: Path, value: Any) -> None:
         ({"network.width": 12}, "does not fit the network"),
     ],
 )
-def test_what_is_told(tmp_path: Path, change: dict[str, Any], told: str) -> None:
+def test_limits_explain_each_problem(tmp_path: Path, change: dict[str, Any], told: str) -> None:
     config = ModelConfig.model_validate(config_of("maskgit"))
     model_folder.save_folder(tmp_path / "model", config, build_denoiser(config), "card")
     path = tmp_path / "model" / "config.json"
@@ -103,7 +103,7 @@ def test_what_is_told(tmp_path: Path, change: dict[str, Any], told: str) -> None
         model_folder.load_folder(tmp_path / "model")
 
 
-def test_fresh_parts_of_a_student_may_be_missing() -> None:
+def test_assemble_draws_missing_latent_parts_anew() -> None:
     """A teacher's weights in a student's network: only the λ parts may be absent, and they are drawn."""
     teacher = ModelConfig.model_validate(config_of("dit"))
     weights = build_denoiser(teacher).network.state_dict()
@@ -134,7 +134,7 @@ VQGAN |= {"embed_dim": 8, "codes": 64, "resolution": 28, "in_channels": 1, "out_
         ("wheels", 4, "wheels"),
     ],
 )
-def test_a_strange_vqgan_is_refused(key: str, value: Any, told: str) -> None:
+def test_limits_reject_a_strange_vqgan(key: str, value: Any, told: str) -> None:
     assert build_vqgan_on_meta({"type": "vqgan", **VQGAN}).resolution == 28
     with pytest.raises(UserError, match=told):
         build_vqgan_on_meta({"type": "vqgan", **VQGAN, key: value})

@@ -56,14 +56,14 @@ AGENT = (
 )
 
 
-def test_the_hub_client_reports_nothing() -> None:
+def test_hub_client_reports_nothing() -> None:
     done = python(AGENT)
     assert done.returncode == 0, done.stderr
     off, agent = done.stdout.split(" ", 1)
     assert off == "True" and "torch" not in agent
 
 
-def test_the_user_s_word_on_telemetry_stands() -> None:
+def test_telemetry_setting_of_the_user_stands() -> None:
     assert python(AGENT, HF_HUB_DISABLE_TELEMETRY="0").stdout.startswith("False")
 
 
@@ -88,7 +88,7 @@ def test_telemetry_is_off_before_any_library_is_imported() -> None:
     ],
     ids=["a run", "models", "a benchmark"],
 )
-def test_no_connection_is_attempted(lines: list[list[str]]) -> None:
+def test_commands_attempt_no_connection(lines: list[list[str]]) -> None:
     """Commands of one case share an interpreter, because torch is imported but once then."""
     done = python(WATCHED, *(word for line in lines for word in (*line, NEXT)))
     assert done.returncode == 0, done.stderr
@@ -96,7 +96,7 @@ def test_no_connection_is_attempted(lines: list[list[str]]) -> None:
     assert done.stderr.count("COMMAND DONE") == len(lines)
 
 
-def test_the_watch_would_see_one(tmp_path: Path) -> None:
+def test_connection_hook_sees_a_connection(tmp_path: Path) -> None:
     """The same hook on a command that must connect; the address answers nobody."""
     done = python(
         WATCHED, "sample", "--teacher", "some/model", HF_ENDPOINT="http://127.0.0.1:9", HF_HOME=str(tmp_path)
@@ -104,7 +104,7 @@ def test_the_watch_would_see_one(tmp_path: Path) -> None:
     assert done.returncode == 1 and "CONNECTION" in done.stderr
 
 
-def test_a_recipe_cannot_build_objects(tmp_path: Path) -> None:
+def test_recipe_cannot_build_objects(tmp_path: Path) -> None:
     marker, path = tmp_path / "executed", tmp_path / "mine.yaml"
     path.write_text(f"name: !!python/object/apply:os.system ['touch {marker}']\n")
     with pytest.raises(UserError, match="not readable YAML"):
@@ -114,7 +114,7 @@ def test_a_recipe_cannot_build_objects(tmp_path: Path) -> None:
     assert not marker.exists()
 
 
-def test_arrays_are_read_without_pickle(tmp_path: Path) -> None:
+def test_npz_is_read_without_pickle(tmp_path: Path) -> None:
     for path in (ROOT / "di4c_cli").rglob("*.py"):
         assert "allow_pickle=True" not in path.read_text(encoding="utf-8"), path
     np.savez(tmp_path / "x.npz", x=np.array([{"a": 1}], dtype=object))
@@ -122,7 +122,7 @@ def test_arrays_are_read_without_pickle(tmp_path: Path) -> None:
         images.open_npz(tmp_path / "x.npz", None, 4, 8)
 
 
-def test_an_npz_bomb_is_refused(tmp_path: Path) -> None:
+def test_npz_bomb_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "x.npz"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("x.npy", bytes(10**6))
@@ -136,11 +136,11 @@ def test_an_npz_bomb_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["../..", "a/../b", "a/b/c", "/etc/passwd", "a/b--c", "a b/c", "a/", "a/.b"])
-def test_names_that_could_leave_the_cache(name: str) -> None:
+def test_hub_ids_cannot_leave_the_cache(name: str) -> None:
     assert not hub.is_id(name)
 
 
 @pytest.mark.parametrize("revision", ["../main", "a/../../b", "-x", "a b", "", "a" * 300, "a\n"])
-def test_revisions_that_could_leave_the_cache(revision: str) -> None:
+def test_revisions_cannot_leave_the_cache(revision: str) -> None:
     with pytest.raises(UserError, match="cannot be a revision"):
         hub.check_revision(revision)

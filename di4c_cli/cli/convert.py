@@ -1,4 +1,4 @@
-"""`di4c convert`: any checkpoint di4c can read, written as a folder of its own format."""
+"""`di4c convert`: writes any checkpoint that di4c can read as a model folder."""
 
 from __future__ import annotations
 
@@ -11,41 +11,33 @@ import typer
 from di4c_cli.cli.console import guarded, say
 from di4c_cli.errors import UserError
 
-OWN = ("README.md", "config.json", "model.safetensors", "vqgan.safetensors")
-"""What a model folder holds, beside the file its codec names."""
+OWN_FILES = ("README.md", "config.json", "model.safetensors", "vqgan.safetensors")
+"""The files of a model folder, besides the codec's file."""
 
 
 def convert(
     source: Annotated[str, typer.Argument(help="A name, Hub id, folder or file.")],
     target: Annotated[Path, typer.Argument(help="The folder to write.")],
-    weights: Annotated[str | None, typer.Option(help="ema or live, if the file holds both.")] = None,
+    weights: Annotated[str | None, typer.Option(help="ema or live, where a file holds both.")] = None,
     heads: Annotated[
-        int | None, typer.Option(min=1, help="Attention heads, if the file does not state them.")
+        int | None, typer.Option(min=1, help="Attention heads, if a file does not record them.")
     ] = None,
     codes: Annotated[int | None, typer.Option(min=1, help="Image codes of a MaskGIT model.")] = None,
     length: Annotated[int | None, typer.Option(min=1, help="Positions of a text model.")] = None,
     vqgan: Annotated[
-        str | None, typer.Option(help="Image tokenizer: a path, or a teacher that has one.")
+        str | None, typer.Option(help="The image tokenizer: a path, or a teacher with one.")
     ] = None,
     config: Annotated[
-        str | None, typer.Option(help="Configuration file, if it is not beside the weights.")
+        str | None, typer.Option(help="A configuration that is not beside the weights.")
     ] = None,
     tokenizer: Annotated[str | None, typer.Option(help="tokenizer.json of a text model.")] = None,
     offline: Annotated[bool, typer.Option("--offline", help="Use the cache only.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing model folder.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", help="Show how every tensor was loaded.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Print what happened to every tensor.")] = False,
 ) -> None:
     """Write a model as a di4c folder: safetensors, config.json, README.md and its codec."""
-    options = {
-        "weights": weights,
-        "heads": heads,
-        "codes": codes,
-        "length": length,
-        "vqgan": vqgan,
-        "config": config,
-        "tokenizer": tokenizer,
-        "offline": offline,
-    }
+    options = {"weights": weights, "heads": heads, "codes": codes, "length": length, "vqgan": vqgan}
+    options |= {"config": config, "tokenizer": tokenizer, "offline": offline}
     guarded(lambda: _convert(source, target, options, force, verbose))
 
 
@@ -60,7 +52,7 @@ def _convert(source: str, target: Path, options: dict[str, Any], force: bool, ve
 
 
 def _check_target(target: Path, force: bool) -> None:
-    """Only a free name, an empty folder or, with --force, a model folder with nothing else in it is written to."""
+    """Accept a new name, an empty folder or, with --force, a folder that holds a model and nothing else."""
     if not target.exists() or _empty(target):
         return
     if not target.is_dir():
@@ -69,9 +61,8 @@ def _check_target(target: Path, force: bool) -> None:
         raise UserError(f"{target} exists already.", "Choose another folder, or --force to replace a model.")
     foreign = _foreign(target)
     if foreign is not None:
-        raise UserError(
-            f"{target} is not replaced: {foreign} is not part of a di4c model.", "Choose another folder."
-        )
+        problem = f"{target} is not replaced: {foreign} is not part of a di4c model."
+        raise UserError(problem, "Choose another folder.")
 
 
 def _empty(path: Path) -> bool:
@@ -79,7 +70,7 @@ def _empty(path: Path) -> bool:
 
 
 def _foreign(folder: Path) -> str | None:
-    """The first thing in a folder that di4c did not write there; None where all of it is a model's."""
+    """The first entry of a folder that is not part of a di4c model, or None."""
     try:
         config = json.loads((folder / "config.json").read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -87,6 +78,6 @@ def _foreign(folder: Path) -> str | None:
     if not isinstance(config, dict) or "di4c" not in config:
         return next(iter(sorted(entry.name for entry in folder.iterdir())), None)
     codec = config.get("codec")
-    own = {*OWN, codec.get("file") if isinstance(codec, dict) else None}
+    own = {*OWN_FILES, codec.get("file") if isinstance(codec, dict) else None}
     found = sorted(entry.name for entry in folder.iterdir() if entry.name not in own or not entry.is_file())
     return next(iter(found), None)

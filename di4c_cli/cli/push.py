@@ -1,4 +1,4 @@
-"""`di4c push`: a run's student, or any model folder, to the Hub."""
+"""`di4c push`: uploads a run's student or a model folder to the Hub."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from di4c_cli.cli.console import guarded, say
 def push(
     source: Annotated[Path, typer.Argument(help="A run or a model folder.")],
     repo: Annotated[str, typer.Argument(help="user/name on the Hub; created if it does not exist.")],
-    private: Annotated[bool, typer.Option("--private", help="Make a new repository private.")] = False,
-    revision: Annotated[
-        str | None, typer.Option(help="Branch to write to; created if it does not exist.")
-    ] = None,
+    private: Annotated[
+        bool, typer.Option("--private", help="Create the repository as a private one.")
+    ] = False,
+    revision: Annotated[str | None, typer.Option(help="Branch to write to; created if necessary.")] = None,
 ) -> None:
-    """Upload a student with its card; `di4c_cli.load("user/name")` loads it. Needs HF_TOKEN."""
+    """Upload a student with its card; `di4c_cli.load("user/name")` loads it again. Needs HF_TOKEN."""
     guarded(lambda: _push(source, repo, private, revision))
 
 

@@ -1,4 +1,4 @@
-"""`di4c teachers`: every known name, where it comes from, how large it is and whether it is here already."""
+"""`di4c teachers`: every known name with its source, its size and whether it is available locally."""
 
 from __future__ import annotations
 
@@ -31,12 +31,9 @@ def _list(as_json: bool) -> None:
     if as_json:
         emit_json({"teachers": rows})
         return
-    table = [
-        [row["name"], row["source"].split("@")[0], _megabytes(row), _here(row), row.get("note", "")]
-        for row in rows
-    ]
-    show_table("Teachers and students", ["name", "from", "size", "here", "what it is"], table)
-    say("`di4c teachers NAME` tells more. Hub ids (user/name@revision) and local paths are accepted too.")
+    header = ["name", "from", "size", "here", "what it is"]
+    show_table("Teachers and students", header, [_cells(row) for row in rows])
+    say("`di4c teachers NAME` shows more. Hub ids (user/name@revision) and local paths are accepted too.")
 
 
 def _show(name: str, as_json: bool) -> None:
@@ -53,29 +50,18 @@ def _show(name: str, as_json: bool) -> None:
 
 
 def describe(entry: registry.Entry) -> dict[str, Any]:
-    """One registry entry for people and machines; `cached` is None where there is nothing to fetch."""
+    """One registry entry as a row; `cached` is None for models that the user has to download."""
     cached = None
     if entry.source == "hub":
         cached = all(hub.is_cached(str(entry.repo), str(entry.revision), names) for names in entry.choices)
     elif entry.source == "embedded":
         cached = (entry.folder / "model.safetensors").is_file()
-    size = entry.megabytes
-    return {
-        "name": entry.name,
-        "source": entry.origin,
-        "format": entry.format,
-        "recipe": entry.recipe,
-        "megabytes": None if size is None else round(size, 1),
-        "cached": cached,
-        "licence": entry.licence,
-        "note": entry.note,
-    }
+    row = {"name": entry.name, "source": entry.origin, "format": entry.format, "recipe": entry.recipe}
+    size = None if entry.megabytes is None else round(entry.megabytes, 1)
+    return row | {"megabytes": size, "cached": cached, "licence": entry.licence, "note": entry.note}
 
 
-def _megabytes(row: dict[str, Any]) -> str:
-    size = row.get("megabytes")
-    return "" if size is None else f"{size:.0f} MB" if size >= 10 else f"{size:.1f} MB"
-
-
-def _here(row: dict[str, Any]) -> str:
-    return {True: "yes", False: "no", None: "-"}[row.get("cached")]
+def _cells(row: dict[str, Any]) -> list[str]:
+    size, here = row.get("megabytes"), {True: "yes", False: "no", None: "-"}[row.get("cached")]
+    shown = "" if size is None else f"{size:.0f} MB" if size >= 10 else f"{size:.1f} MB"
+    return [row["name"], row["source"].split("@")[0], shown, here, row.get("note", "")]

@@ -12,27 +12,24 @@ from PIL import Image
 def image_grid(
     images: np.ndarray, columns: int | None = None, scale: int | None = None, gap: int = 1
 ) -> Image.Image:
-    """uint8 `(n, H, W)` or `(n, H, W, 3)` as one picture, enlarged without smoothing to be visible."""
+    """uint8 `(n, H, W)` or `(n, H, W, 3)` as one picture, enlarged without smoothing."""
     if images.ndim == 3:
         images = np.repeat(images[..., None], 3, axis=-1)
     count, height, width, _ = images.shape
     columns = columns or max(1, math.ceil(math.sqrt(count)))
     rows = max(1, math.ceil(count / columns))
     scale = scale or max(1, round(48 / max(height, width)))
-    big = images.repeat(scale, axis=1).repeat(scale, axis=2)
-    pad = gap * 2
-    sheet = np.full(
-        (rows * (height * scale + pad) + pad, columns * (width * scale + pad) + pad, 3), 255, np.uint8
-    )
+    big, pad = images.repeat(scale, axis=1).repeat(scale, axis=2), 2 * gap
+    height, width = height * scale, width * scale
+    sheet = np.full((rows * (height + pad) + pad, columns * (width + pad) + pad, 3), 255, np.uint8)
     for i, tile in enumerate(big):
-        top = pad + (i // columns) * (height * scale + pad)
-        left = pad + (i % columns) * (width * scale + pad)
-        sheet[top : top + height * scale, left : left + width * scale] = tile
+        top, left = pad + (i // columns) * (height + pad), pad + (i % columns) * (width + pad)
+        sheet[top : top + height, left : left + width] = tile
     return Image.fromarray(sheet)
 
 
 def save_grid(images: np.ndarray, path: Path, columns: int | None = None, scale: int | None = None) -> None:
-    """Write the grid as PNG, whole or not at all."""
+    """Write the grid as PNG, completely or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.part")
     image_grid(images, columns, scale).save(part, format="PNG")

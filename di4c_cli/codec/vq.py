@@ -72,7 +72,7 @@ def assemble(source: Path | dict[str, Tensor], settings: Any) -> VQGAN:
     name = source.name if isinstance(source, Path) else "VQGAN"
     try:
         stored = load_file(source) if isinstance(source, Path) else source
-        # copied: torch aligns its own memory, and alignment can decide the last bit of a convolution
+        # copied: torch aligns its own memory, and alignment can change the last bit of a convolution
         tensors = {key: tensor.to(torch.float32, copy=True) for key, tensor in stored.items()}
         if not all(bool(torch.isfinite(tensor).all()) for tensor in tensors.values()):
             raise ValueError("it holds NaN or infinity")

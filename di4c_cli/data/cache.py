@@ -1,4 +1,4 @@
-"""Where encoded data is kept between runs: `$DI4C_CACHE`, else `di4c/` in the user's cache folder."""
+"""The cache of encoded data: `$DI4C_CACHE`, else `di4c/` in the user's cache folder."""
 
 from __future__ import annotations
 
@@ -18,33 +18,32 @@ import numpy as np
 from di4c_cli import files
 from di4c_cli.errors import Failure
 
-ELSEWHERE = "Set DI4C_CACHE to a folder that can be written."
-REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR)
+SET_CACHE = "Set DI4C_CACHE to a folder that can be written."
+WRITE_ERRORS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR)
 
 
 def root() -> Path:
-    """The cache folder; nothing is created by asking."""
+    """The cache folder; this call creates nothing."""
     if "DI4C_CACHE" in os.environ:
         return Path(os.environ["DI4C_CACHE"])
     if os.environ.get("XDG_CACHE_HOME"):
         return Path(os.environ["XDG_CACHE_HOME"]) / "di4c"
     try:
         return Path.home() / ".cache" / "di4c"
-    except RuntimeError:  # an account without a home, as containers have them
-        raise Failure("There is no home directory to keep encoded data in.", ELSEWHERE) from None
+    except RuntimeError:  # accounts in containers may have no home
+        raise Failure("There is no home directory to keep encoded data in.", SET_CACHE) from None
 
 
 @contextmanager
 def writable() -> Iterator[None]:
-    """Whatever the cache folder refuses becomes one sentence with the way out."""
+    """Turn write errors of the cache folder into one sentence."""
     try:
         yield
     except OSError as error:
-        if error.errno not in REFUSED:
+        if error.errno not in WRITE_ERRORS:
             raise
-        raise Failure(
-            f"The cache folder {root()} cannot be written ({error.strerror}).", ELSEWHERE
-        ) from error
+        problem = f"The cache folder {root()} cannot be written ({error.strerror})."
+        raise Failure(problem, SET_CACHE) from error
 
 
 def entry(kind: str, key: dict[str, Any]) -> Path:
@@ -54,13 +53,13 @@ def entry(kind: str, key: dict[str, Any]) -> Path:
 
 
 def stamp(paths: list[Path]) -> list[list[Any]]:
-    """Files as part of a key: a changed file is another file."""
+    """Files as part of a key: path, size and time of the last change."""
     return [[str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns] for path in paths]
 
 
 @contextmanager
 def building(folder: Path) -> Iterator[None]:
-    """One builder at a time; the others wait and then find the work done. Freed when a process dies."""
+    """A lock for building an entry: other processes wait. It is released when its process dies."""
     lock = folder.parent / f".{folder.name}.lock"
     with writable():
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -71,7 +70,7 @@ def building(folder: Path) -> Iterator[None]:
 
 
 def write_array(path: Path, array: np.ndarray) -> None:
-    """An .npy file, whole or not at all."""
+    """Write an .npy file completely or not at all."""
     buffer = io.BytesIO()
     np.save(buffer, array)
     files.write_bytes(path, buffer.getvalue())

@@ -1,4 +1,4 @@
-"""CIFAR-10 as its authors publish it (binary), and as sheets of PNG."""
+"""CIFAR-10 in its published binary form, and as PNG sheets."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from di4c_cli.data.images import quantise
 from di4c_cli.data.items import TensorItems
 from di4c_cli.errors import UserError
 
-SHAPE = (3, 32, 32)
+IMAGE_SHAPE = (3, 32, 32)
 RECORD_BYTES = 1 + 3 * 32 * 32
 FETCH_AGAIN = "Fetch it again."
 
 
 def find_cifar(folder: Path) -> Path | None:
-    """The folder that holds the five training files, `folder` itself or one below it."""
+    """The folder that holds the training files: `folder` itself or one directly below it."""
     for candidate in (folder, *sorted(path for path in folder.iterdir() if path.is_dir())):
         for suffix in (".bin", ".png"):
             if (candidate / f"data_batch_1{suffix}").is_file():
@@ -32,7 +32,7 @@ def open_cifar(folder: Path, levels: int = 256) -> TensorItems:
     sheets = sorted(folder.glob("data_batch_*.png"))
     x, label = _sheets(folder, sheets) if sheets else _binary(sorted(folder.glob("data_batch_*.bin")))
     labels = None if label is None else torch.from_numpy(label)
-    return TensorItems(torch.from_numpy(quantise(x, levels)), labels, SHAPE, str(folder))
+    return TensorItems(torch.from_numpy(quantise(x, levels)), labels, IMAGE_SHAPE, str(folder))
 
 
 def _binary(paths: list[Path]) -> tuple[np.ndarray, np.ndarray]:
@@ -52,7 +52,7 @@ def _binary(paths: list[Path]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _sheets(folder: Path, paths: list[Path]) -> tuple[np.ndarray, np.ndarray | None]:
-    """One image a row of 1024 pixels; the labels of all sheets are one JSON list."""
+    """Each row of 1024 pixels is an image; the labels of all sheets are one JSON list."""
     parts = []
     for path in paths:
         try:
@@ -68,10 +68,8 @@ def _sheets(folder: Path, paths: list[Path]) -> tuple[np.ndarray, np.ndarray | N
 
 
 def _labels(folder: Path, count: int) -> np.ndarray | None:
-    for path in (
-        folder / "train_lables.json",
-        folder / "train_labels.json",
-    ):  # the first is how it is published
+    for name in ("train_lables.json", "train_labels.json"):  # the first spelling is the published one
+        path = folder / name
         if path.is_file():
             try:
                 label = np.asarray(json.loads(path.read_text()), np.int64)

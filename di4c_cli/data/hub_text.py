@@ -12,10 +12,11 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from tokenizers import Tokenizer
 from torch import Tensor
 
 from di4c_cli import files, hub
@@ -24,9 +25,6 @@ from di4c_cli.data.stream import Batch, DataSpec
 from di4c_cli.data.text import count_rows, documents
 from di4c_cli.data.tokens import PackedItems, encode
 from di4c_cli.errors import UserError
-
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
 
 SHARD_SAMPLES = 1024
 """Samples per shard; their order is shuffled within a shard."""
@@ -125,13 +123,20 @@ class Streamed:
     def read(self, start: int, count: int) -> Batch:
         """Samples start … start + count - 1; they may lie in two shards."""
         index = list(range(start, start + count))
-        picks, shards = [], {}
+        picks = []
         for sample in index:
             epoch, number, at = self.place(sample)
-            shards[number] = self.items(number)
-            order = self._order(epoch, number, len(shards[number]))
+            order = self._order(epoch, number, len(self.items(number)))
             picks.append(number * self.shard + int(order[at]))
-        return self.spec.batch(_Several(shards, self.shard, self.length), index, picks)
+        return self.spec.batch(self, index, picks)
+
+    def rows(self, index: list[int], mirror: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """Items of all shards, numbered shard number * shard size + place."""
+        parts = [self.items(item // self.shard).rows([item % self.shard])[0] for item in index]
+        return torch.cat(parts), None
+
+    def name(self, item: int) -> str:
+        return self.items(item // self.shard).name(item % self.shard)
 
     def place(self, sample: int) -> tuple[int, int, int]:
         """Epoch, shard, and the place in the shard's order."""
@@ -217,20 +222,3 @@ class Streamed:
         kind = np.uint16 if self.tokenizer.get_vocab_size() <= 2**16 else np.uint32
         files.write_text(self._state(number), json.dumps(state))
         cache.write_array(self._path(number), np.asarray(ids, kind))
-
-
-class _Several:
-    """A few shards as one set of items, numbered shard * size + place."""
-
-    def __init__(self, shards: dict[int, PackedItems], size: int, length: int) -> None:
-        self.shards, self.size, self.length = shards, size, length
-
-    def __len__(self) -> int:
-        return sum(len(items) for items in self.shards.values())
-
-    def rows(self, index: list[int], mirror: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        parts = [self.shards[item // self.size].rows([item % self.size])[0] for item in index]
-        return torch.cat(parts), None
-
-    def name(self, item: int) -> str:
-        return self.shards[item // self.size].name(item % self.size)

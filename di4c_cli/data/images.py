@@ -36,15 +36,13 @@ def quantise(pixels: np.ndarray, levels: int) -> np.ndarray:
     return np.rint(pixels.astype(np.float64) * (levels - 1) / 255).astype(kind)
 
 
-def image_files(folder: Path) -> tuple[list[Path], list[int] | None, list[str]]:
-    """Image files by name, their labels and the classes, which are the names of the sub-folders."""
-    classes = sorted(
-        entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith(".")
-    )
+def image_files(folder: Path) -> tuple[list[Path], list[int] | None]:
+    """Image files in the order of their names, and their labels: sub-folders are classes, numbered by name."""
+    classes = sorted(path for path in folder.iterdir() if path.is_dir() and path.name[:1] != ".")
     if not classes:
-        return _inside(folder), None, []
-    found = [(path, number) for number, name in enumerate(classes) for path in _inside(folder / name)]
-    return [path for path, _ in found], [number for _, number in found], classes
+        return _inside(folder), None
+    found = [(path, number) for number, place in enumerate(classes) for path in _inside(place)]
+    return [path for path, _ in found], [number for _, number in found]
 
 
 def _inside(folder: Path) -> list[Path]:
@@ -61,36 +59,44 @@ def open_image(path: Path, channels: int | None = None) -> Image.Image:
         raise UserError(f"{path} is not a readable image.", "Fix or remove it.") from error
 
 
-class ImageFolder:
-    """Images that are read on demand; each must have the teacher's size."""
+class ImageFiles:
+    """The image files of a folder with their labels."""
 
-    def __init__(self, folder: Path, shape: tuple[int, ...], levels: int) -> None:
-        self.shape, self.levels, self.length = shape, levels, int(np.prod(shape))
-        self.paths, self.labels, self.classes = image_files(folder)
+    def __init__(self, folder: Path) -> None:
+        self.paths, self.labels = image_files(folder)
 
     def __len__(self) -> int:
         return len(self.paths)
+
+    def name(self, item: int) -> str:
+        return str(self.paths[item])
+
+    def labels_of(self, index: list[int]) -> Tensor | None:
+        """Labels `(n,)` of some images, or None."""
+        return None if self.labels is None else torch.tensor([self.labels[item] for item in index])
+
+
+class ImageFolder(ImageFiles):
+    """Images as pixel levels, read on demand; each must have the teacher's size."""
+
+    def __init__(self, folder: Path, shape: tuple[int, ...], levels: int) -> None:
+        super().__init__(folder)
+        self.shape, self.levels, self.length = shape, levels, int(np.prod(shape))
 
     def rows(self, index: list[int], mirror: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         x = torch.stack([self._read(self.paths[item]) for item in index])
         if mirror is not None:
             x = torch.where(mirror[:, None, None, None], x.flip(-1), x)
-        label = None if self.labels is None else torch.tensor([self.labels[item] for item in index])
-        return x.flatten(1).long(), label
+        return x.flatten(1).long(), self.labels_of(index)
 
     def _read(self, path: Path) -> Tensor:
         channels, height, width = self.shape
         image = open_image(path, channels)
         if image.size != (width, height):
-            raise UserError(
-                f"{path} is {image.width}x{image.height}, the teacher's images are {width}x{height}.",
-                "Resize it or name other images.",
-            )
+            problem = f"{path} is {image.width}x{image.height}, the teacher's images are {width}x{height}."
+            raise UserError(problem, "Resize it or name other images.")
         pixels = quantise(np.asarray(image, np.uint8), self.levels)
         return torch.from_numpy(pixels.copy()).view(height, width, channels).permute(2, 0, 1)
-
-    def name(self, item: int) -> str:
-        return str(self.paths[item])
 
 
 def open_npz(path: Path, shape: tuple[int, ...] | None, length: int, levels: int) -> TensorItems:
@@ -107,11 +113,9 @@ def open_npz(path: Path, shape: tuple[int, ...] | None, length: int, levels: int
     x = next((found[name] for name in IMAGE_ARRAYS if name in found), None)
     label = next((found[name] for name in LABEL_ARRAYS if name in found), None)
     if x is None or x.dtype.kind not in "ui" or x.ndim < 2:
-        raise UserError(
-            f"{path} has no whole numbers under any of {', '.join(IMAGE_ARRAYS)}.", "Rename the array."
-        )
+        raise UserError(f"{path} has no integers under {', '.join(IMAGE_ARRAYS)}.", "Rename the array.")
     if label is not None and label.dtype.kind not in "ui":
-        raise UserError(f"The labels of {path} are not whole numbers.", "Number the classes from 0 on.")
+        raise UserError(f"The labels of {path} are not integers.", "Number the classes from 0 on.")
     if label is not None and label.size != len(x):
         raise UserError(f"{path} has {len(x)} images and {label.size} labels.", "Write it again.")
     if x.ndim > 2:
@@ -129,10 +133,8 @@ def check_unpacked(path: Path, memory: int) -> None:
     except (OSError, ValueError, zipfile.BadZipFile):
         return  # not an archive: the reader reports that
     if size > memory:
-        raise UserError(
-            f"{path} unpacks to {size / 2**30:.0f} GB, larger than this machine's memory.",
-            "Name a folder of images instead.",
-        )
+        problem = f"{path} unpacks to {size / 2**30:.0f} GB, larger than this machine's memory."
+        raise UserError(problem, "Name a folder of images instead.")
 
 
 def _pictures(x: np.ndarray, path: Path, shape: tuple[int, ...] | None, levels: int) -> np.ndarray:
@@ -147,31 +149,24 @@ def _pictures(x: np.ndarray, path: Path, shape: tuple[int, ...] | None, levels: 
     return quantise(x, levels).transpose(0, 3, 1, 2)
 
 
-class VqItems:
+class VqItems(ImageFiles):
     """Codes of images and of their mirror images, encoded when first needed and kept in shards on disk."""
 
     def __init__(self, folder: Path, codec: Vq, mirrored: bool) -> None:
-        self.paths, self.labels, self.classes = image_files(folder)
+        super().__init__(folder)
         self.codec, self.mirrored = codec, mirrored
         grid = codec.vqgan.grid
         self.length = int(grid[0] * grid[1])
         self._shards: dict[tuple[int, bool], np.ndarray] = {}
         self._folder: Path | None = None
 
-    def __len__(self) -> int:
-        return len(self.paths)
-
     def rows(self, index: list[int], mirror: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        wanted = [False] * len(index) if mirror is None or not self.mirrored else mirror.tolist()
+        flips = [False] * len(index) if mirror is None or not self.mirrored else mirror.tolist()
         codes = [
             self._shard(item // VQ_SHARD, flip)[item % VQ_SHARD]
-            for item, flip in zip(index, wanted, strict=True)
+            for item, flip in zip(index, flips, strict=True)
         ]
-        label = None if self.labels is None else torch.tensor([self.labels[item] for item in index])
-        return torch.from_numpy(np.stack(codes).astype(np.int64)), label
-
-    def name(self, item: int) -> str:
-        return str(self.paths[item])
+        return torch.from_numpy(np.stack(codes).astype(np.int64)), self.labels_of(index)
 
     @property
     def folder(self) -> Path:

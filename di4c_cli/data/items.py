@@ -1,4 +1,4 @@
-"""Numbered clean samples in memory or on disk, before shuffling: what every kind of data is turned into."""
+"""Numbered clean samples in memory or on disk, before shuffling; every kind of data becomes such items."""
 
 from __future__ import annotations
 
@@ -10,28 +10,31 @@ from torch import Tensor
 from di4c_cli.errors import UserError
 
 
-class Items(Protocol):
-    """`len(items)` clean samples; `rows` reads some of them."""
-
-    length: int
-    """D of one sample."""
-
-    def __len__(self) -> int: ...
+class Rows(Protocol):
+    """Samples by number."""
 
     def rows(self, index: list[int], mirror: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """Samples `(n, D)` long and labels `(n,)`, or None where there are no labels.
 
-        `mirror` `(n,)` bool asks for the mirror image; what has none (text) ignores it.
+        `mirror` `(n,)` bool asks for mirror images; text ignores it.
         """
         ...
 
     def name(self, item: int) -> str:
-        """Which file and record an item is, for messages."""
+        """The file and record of an item, for messages."""
         ...
 
 
+class Items(Rows, Protocol):
+    """`len(items)` clean samples of `length` D."""
+
+    length: int
+
+    def __len__(self) -> int: ...
+
+
 class TensorItems:
-    """Samples held in memory, of any integer type; `shape` (C, H, W) lets images be flipped."""
+    """Samples in memory, of any integer type; images of `shape` (C, H, W) can be mirrored."""
 
     def __init__(
         self,
@@ -59,33 +62,27 @@ class TensorItems:
 
 
 def check_items(items: Items, where: str, length: int) -> None:
-    """Refuse data of which there is none, or whose samples are not as long as the teacher's."""
+    """Reject empty data, and samples of another length than the teacher's."""
     if len(items) == 0:
         raise UserError(f"The data {where} holds no samples.", "Name another source with --data.")
     if items.length != length:
-        raise UserError(
-            f"The data {where} has samples of {items.length} values, the teacher works on {length}.",
-            "Name data of the teacher's kind with --data.",
-        )
+        problem = f"The data {where} has samples of {items.length} values, the teacher works on {length}."
+        raise UserError(problem, "Name data of the teacher's kind with --data.")
 
 
 def check_rows(
-    items: Items, index: list[int], x: Tensor, label: Tensor | None, symbols: int, labels: int | None
+    items: Rows, index: list[int], x: Tensor, label: Tensor | None, symbols: int, labels: int | None
 ) -> None:
-    """Ids and labels must be within the teacher's; the first bad record is named."""
+    """Reject ids and labels outside the teacher's ranges; the message names the first such record."""
     bad = ((x < 0) | (x >= symbols)).any(1)
     if bool(bad.any()):
         row = int(bad.nonzero()[0])
         value = int(x[row].max()) if int(x[row].max()) >= symbols else int(x[row].min())
-        raise UserError(
-            f"{items.name(index[row])}: id {value} is outside the teacher's vocabulary of {symbols}.",
-            "Encode the data with the teacher's tokenizer.",
-        )
+        problem = f"{items.name(index[row])}: id {value} is outside the teacher's vocabulary of {symbols}."
+        raise UserError(problem, "Encode the data with the teacher's tokenizer.")
     if label is not None and labels is not None:
-        wrong = (label < -1) | (label >= labels)
-        if bool(wrong.any()):
-            row = int(wrong.nonzero()[0])
-            raise UserError(
-                f"{items.name(index[row])}: label {int(label[row])} is none of the teacher's {labels}.",
-                "Name data with the teacher's classes.",
-            )
+        bad = (label < -1) | (label >= labels)
+        if bool(bad.any()):
+            row = int(bad.nonzero()[0])
+            problem = f"{items.name(index[row])}: label {int(label[row])} is none of the teacher's {labels}."
+            raise UserError(problem, "Name data with the teacher's classes.")

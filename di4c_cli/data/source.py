@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from di4c_cli.codec.vq import Vq
     from di4c_cli.model import Model
 
-ELSEWHERE = "Name data with --data FILE, or train without any: --data teacher."
+NAME_DATA = "Name data with --data FILE, or train without any: --data teacher."
 
 
 def open_source(name: str, model: Model, spec: DataSpec) -> Source:
@@ -30,8 +30,7 @@ def open_source(name: str, model: Model, spec: DataSpec) -> Source:
         return _hub(name, model, spec)
     items = find_items(name, model, spec.flip, spec.device)
     check_items(items, name, spec.length)
-    first = items.rows([0])
-    check_rows(items, [0], *first, spec.symbols, spec.labels)
+    check_rows(items, [0], *items.rows([0]), spec.symbols, spec.labels)
     return Shuffled(items, spec)
 
 
@@ -52,7 +51,7 @@ def find_items(name: str, model: Model, mirrored: bool = False, device: torch.de
         return embedded_items(name.partition(":")[2] or toy_task_of(model), model)
     path = Path(name)
     if not path.exists():
-        raise UserError(f"There is no data at '{name}'.", ELSEWHERE)
+        raise UserError(f"There is no data at '{name}'.", NAME_DATA)
     kind = model.config.codec.get("type")
     if path.suffix == ".npz":
         return images.open_npz(path, pixel_shape(model), model.denoiser.length, model.denoiser.symbols)
@@ -65,7 +64,7 @@ def find_items(name: str, model: Model, mirrored: bool = False, device: torch.de
     if path.is_dir() and kind == "vq":
         model.codec.to(device)
         return images.VqItems(path, cast("Vq", model.codec), mirrored)
-    raise UserError(f"'{name}' is not data for a teacher of {kind} samples.", ELSEWHERE)
+    raise UserError(f"'{name}' is not data for a teacher of {kind} samples.", NAME_DATA)
 
 
 def probe(name: str, model: Model, here: bool = True) -> str:
@@ -74,7 +73,7 @@ def probe(name: str, model: Model, here: bool = True) -> str:
         return "none: the teacher's own trajectories"
     if is_hub(name, model):
         found = hub_text.find_listing(*_split(name))
-        return f"{len(found.files)} Parquet files of {found.repo}@{found.commit[:12]}, fetched as they are reached"
+        return f"{len(found.files)} Parquet files of {found.repo}@{found.commit[:12]}, fetched when reached"
     path = Path(name)
     if not _is_embedded(name) and path.exists() and (model.config.codec.get("type") == "text" or not here):
         size = sum(file.stat().st_size for file in (path.rglob("*") if path.is_dir() else [path]))
@@ -92,7 +91,7 @@ def toy_task_of(model: Model) -> str:
         for task in embedded.WORLDS:
             if name in (task, f"{task}-student"):
                 return task
-    raise UserError(f"'{model.name}' is no embedded teacher, so there is no embedded data for it.", ELSEWHERE)
+    raise UserError(f"'{model.name}' is no embedded teacher, so there is no embedded data for it.", NAME_DATA)
 
 
 def embedded_items(task: str, model: Model) -> Items:
@@ -112,7 +111,7 @@ def text_items(path: Path, model: Model) -> Items:
     found = text.text_files(path)
     if not found:
         known = ", ".join((*text.SUFFIXES, *tokens.SUFFIXES))
-        raise UserError(f"{path} holds no text ({known}).", ELSEWHERE)
+        raise UserError(f"{path} holds no text ({known}).", NAME_DATA)
     tokenizer = cast("Text", model.codec).tokenizer
     tokens.check_vocabulary(tokenizer, model.denoiser.symbols)
     ids = tokens.encode_files(found, tokenizer)
@@ -122,14 +121,13 @@ def text_items(path: Path, model: Model) -> Items:
 def frame_of(model: Model) -> int | None:
     """The id around every window: published language models were trained between two end-of-text ids."""
     codec = model.config.codec
-    whole = codec.get("name") == "gpt2" and model.denoiser.length > 2
-    return tokens.end_of_text(cast("Text", model.codec).tokenizer) if whole else None
+    published = codec.get("name") == "gpt2" and model.denoiser.length > 2
+    return tokens.end_of_text(cast("Text", model.codec).tokenizer) if published else None
 
 
 def pixel_items(path: Path, model: Model) -> Items:
     """CIFAR-10 in either form, or a folder of images."""
-    shape = pixel_shape(model)
-    assert shape is not None
+    shape = tuple(model.config.codec["shape"])
     found = cifar.find_cifar(path)
     if found is not None:
         return cifar.open_cifar(found, model.denoiser.symbols)
@@ -148,7 +146,7 @@ def _hub(name: str, model: Model, spec: DataSpec) -> Source:
     try:
         listing = hub_text.pinned_listing(name, *_split(name))
     except Di4cError as error:
-        raise type(error)(f"The data '{name}' cannot be reached: {error.message}", ELSEWHERE) from error
+        raise type(error)(f"The data '{name}' cannot be reached: {error.message}", NAME_DATA) from error
     tokenizer = cast("Text", model.codec).tokenizer
     tokens.check_vocabulary(tokenizer, spec.symbols)
     key = {"dataset": f"{listing.repo}@{listing.commit}", "files": listing.files}

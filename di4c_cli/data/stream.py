@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
-from di4c_cli.data.items import Items, check_rows
+from di4c_cli.data.items import Items, Rows, check_rows
 from di4c_cli.noise import Noise, sample_seeds
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class DataSpec:
         (seed,) = sample_seeds(f"{self.seed}:{self.stream}:order", [number])
         return torch.randperm(count, generator=torch.Generator().manual_seed(seed))
 
-    def batch(self, items: Items, index: list[int], picks: list[int]) -> Batch:
+    def batch(self, items: Rows, index: list[int], picks: list[int]) -> Batch:
         """Samples `index`, which are the items `picks`: checked, flipped, with label dropout."""
         noise = Noise(self.seed, index, self.stream)
         mirror = noise.uniform("flip") < 0.5 if self.flip else None

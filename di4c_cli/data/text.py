@@ -1,4 +1,4 @@
-"""Documents from text, JSONL and Parquet files; every unreadable record is named with its file."""
+"""Documents from text, JSONL and Parquet files; errors name the file and the record."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
@@ -14,14 +15,14 @@ from di4c_cli.errors import UserError
 
 TEXT = (".txt", ".text", ".md")
 SUFFIXES = (*TEXT, ".jsonl", ".ndjson", ".parquet")
-FIELD = "text"
+TEXT_FIELD = "text"
 FIX_FILE = "Fix or remove the file."
-UNREADABLE = (OSError, EOFError, zlib.error)
-"""What plain and gzipped files raise when they are damaged."""
+READ_ERRORS = (OSError, EOFError, zlib.error)
+"""The exceptions of damaged plain and gzipped files."""
 
 
 def kind_of(path: Path) -> str:
-    """The suffix that says how to read a file; `.gz` may follow it."""
+    """The suffix that decides how a file is read; `.gz` may follow it."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
     if suffixes and suffixes[-1] == ".gz":
         suffixes.pop()
@@ -29,7 +30,7 @@ def kind_of(path: Path) -> str:
 
 
 def text_files(path: Path) -> list[Path]:
-    """The text files at a path, in the order of their names; none if it holds other things."""
+    """The text files at a path in the order of their names; empty if there are none."""
     if path.is_file():
         return [path] if kind_of(path) in SUFFIXES else []
     return sorted(file for file in path.rglob("*") if file.is_file() and kind_of(file) in SUFFIXES)
@@ -39,12 +40,8 @@ def documents(path: Path, skip: int = 0) -> Iterator[str]:
     """The documents of one file: all of a text file, one a line of JSONL, one a row of Parquet."""
     kind = kind_of(path)
     if kind == ".parquet":
-        yield from _parquet(path, skip)
-        return
-    found = _lines(path) if kind in (".jsonl", ".ndjson") else _whole(path)
-    for number, text in enumerate(found):
-        if number >= skip:
-            yield text
+        return _parquet(path, skip)
+    return islice(_lines(path) if kind in (".jsonl", ".ndjson") else _whole(path), skip, None)
 
 
 def _open(path: Path) -> IO[bytes]:
@@ -57,7 +54,7 @@ def _whole(path: Path) -> Iterator[str]:
             text = handle.read().decode("utf-8")
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: byte {error.start} is not UTF-8.", FIX_FILE) from error
-    except UNREADABLE as error:
+    except READ_ERRORS as error:
         raise UserError(f"{path} cannot be read: {error}.", FIX_FILE) from error
     if text.strip():
         yield text
@@ -69,7 +66,7 @@ def _lines(path: Path) -> Iterator[str]:
             for number, line in enumerate(handle, 1):
                 if line.strip():
                     yield _record(line, path, number)
-    except UNREADABLE as error:
+    except READ_ERRORS as error:
         raise UserError(f"{path} cannot be read: {error}.", FIX_FILE) from error
 
 
@@ -78,55 +75,52 @@ def _record(line: bytes, path: Path, number: int) -> str:
         value: Any = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path}, record {number} is not JSON.", FIX_FILE) from error
-    text = value.get(FIELD) if isinstance(value, dict) else value
-    if not isinstance(text, str):
-        raise UserError(f"{path}, record {number} has no text in the field '{FIELD}'.", FIX_FILE)
-    return text
+    return _checked(value.get(TEXT_FIELD) if isinstance(value, dict) else value, path, number)
+
+
+def _checked(value: Any, path: Path, number: int) -> str:
+    if not isinstance(value, str):
+        raise UserError(f"{path}, record {number} has no text in the field '{TEXT_FIELD}'.", FIX_FILE)
+    return value
 
 
 def _parquet(path: Path, skip: int) -> Iterator[str]:
     """Row group by row group; groups before `skip` are not read."""
     file = _open_parquet(path)
     place = "its footer"
-    with _damage_told(path, lambda: place):
-        if FIELD not in file.schema_arrow.names:
+    with _reporting_damage(path, lambda: place):
+        if TEXT_FIELD not in file.schema_arrow.names:
             names = ", ".join(file.schema_arrow.names[:5])
-            raise UserError(f"{path} has no column '{FIELD}' (it has {names}).", "Rename the column.")
+            raise UserError(f"{path} has no column '{TEXT_FIELD}' (it has {names}).", "Rename the column.")
         first = 0
         for group in range(file.num_row_groups):
             count, place = file.metadata.row_group(group).num_rows, f"row group {group}"
             if first + count > skip:
-                for number, text in enumerate(file.read_row_group(group, [FIELD])[FIELD], first):
+                for number, text in enumerate(file.read_row_group(group, [TEXT_FIELD])[TEXT_FIELD], first):
                     if number >= skip:
-                        yield _cell(text.as_py(), path, number)
+                        yield _checked(text.as_py(), path, number)
             first += count
 
 
 def _open_parquet(path: Path) -> Any:
     try:
-        from pyarrow import parquet
+        from pyarrow import parquet  # an optional dependency
     except ImportError as error:
         raise UserError("Parquet files need pyarrow.", "Run `pip install 'di4c[text]'`.") from error
-    with _damage_told(path, lambda: "its footer"):
+    with _reporting_damage(path, lambda: "its footer"):
         return parquet.ParquetFile(path)
 
 
 @contextmanager
-def _damage_told(path: Path, place: Callable[[], str]) -> Iterator[None]:
-    """What pyarrow cannot read becomes one sentence with the place it got to."""
-    import pyarrow as arrow
+def _reporting_damage(path: Path, place: Callable[[], str]) -> Iterator[None]:
+    """Turn errors of pyarrow into one sentence with the place of the damage."""
+    import pyarrow as arrow  # an optional dependency
 
     try:
         yield
     except (arrow.ArrowException, OSError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UserError(f"{path} is damaged at {place()}: {reason}.", "Fetch it again.") from error
-
-
-def _cell(value: Any, path: Path, number: int) -> str:
-    if not isinstance(value, str):
-        raise UserError(f"{path}, record {number} has no text in the column '{FIELD}'.", FIX_FILE)
-    return value
 
 
 def count_rows(path: Path) -> int:

@@ -1,4 +1,4 @@
-"""Token streams on disk, memory-mapped: text encoded once into a cache, and files of ids made elsewhere."""
+"""Token streams on disk, memory-mapped: text that is encoded once into a cache, and files of ids."""
 
 from __future__ import annotations
 
@@ -6,31 +6,29 @@ import json
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from tokenizers import Tokenizer
 from torch import Tensor
 
 from di4c_cli import files
+from di4c_cli.codec.text import END_OF_TEXT
 from di4c_cli.data import cache
 from di4c_cli.data.text import documents
 from di4c_cli.errors import UserError
 
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
-
-END_OF_TEXT = "<|endoftext|>"
 MASK = "[MASK]"
 SUFFIXES = (".npy", ".bin")
-AT_ONCE = 512
-"""Documents per call of the tokenizer."""
+DOCUMENTS_PER_CALL = 512
+"""Documents that the tokenizer encodes at once."""
 
 
 class PackedItems:
-    """Windows of `length` ids cut from one long stream, without overlap; the incomplete last one is left out.
+    """Windows of `length` ids cut from one long stream, without overlap; an incomplete last one is left out.
 
-    With `frame` every window begins and ends with that id, as the published language models were trained
+    With `frame` every window begins and ends with that id, as in the training of the published language models
     (`wrap` of MDLM).
     """
 
@@ -53,23 +51,7 @@ class PackedItems:
         return f"{self.where}, record {item}"
 
 
-class RowItems:
-    """One sample a row of a two-dimensional array of ids."""
-
-    def __init__(self, ids: np.ndarray, where: str) -> None:
-        self.ids, self.where, self.length = ids, where, int(ids.shape[1])
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def rows(self, index: list[int], mirror: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        return torch.from_numpy(self.ids[index].astype(np.int64)), None
-
-    def name(self, item: int) -> str:
-        return f"{self.where}, record {item}"
-
-
-def open_token_file(path: Path, length: int, symbols: int) -> PackedItems | RowItems:
+def open_token_file(path: Path, length: int, symbols: int) -> PackedItems:
     """`.npy`: ids in one or two dimensions; `.bin`: 16-bit ids (32-bit for vocabularies that need them)."""
     if path.suffix == ".bin":
         kind = np.dtype("<u2" if symbols <= 2**16 else "<u4")
@@ -81,11 +63,10 @@ def open_token_file(path: Path, length: int, symbols: int) -> PackedItems | RowI
     except (ValueError, OSError, EOFError) as error:
         raise UserError(f"{path} is not a readable .npy file: {error}.", "Write it again.") from error
     if ids.dtype.kind not in "ui" or ids.ndim not in (1, 2):
-        raise UserError(
-            f"{path} holds {ids.dtype} in {ids.ndim} dimensions.",
-            "Store whole numbers in one or two dimensions.",
-        )
-    return PackedItems(ids, length, str(path)) if ids.ndim == 1 else RowItems(ids, str(path))
+        problem = f"{path} holds {ids.dtype} in {ids.ndim} dimensions."
+        raise UserError(problem, "Store integers in one or two dimensions.")
+    # rows of a two-dimensional array are windows of their own length
+    return PackedItems(ids.reshape(-1), length if ids.ndim == 1 else ids.shape[1] or length, str(path))
 
 
 def end_of_text(tokenizer: Tokenizer) -> int | None:
@@ -97,30 +78,28 @@ def end_of_text(tokenizer: Tokenizer) -> int | None:
 def encode(texts: Iterable[str], tokenizer: Tokenizer) -> Iterator[list[int]]:
     """Ids of each document, with the end-of-text separator after it.
 
-    A tokenizer of few words gives the mask for those it does not know; they are left out.
+    A tokenizer with few words encodes unknown words as the mask; they are left out.
     """
     separator, remaining = end_of_text(tokenizer), iter(texts)
     mask = tokenizer.token_to_id(MASK)
-    while batch := list(islice(remaining, AT_ONCE)):
+    while batch := list(islice(remaining, DOCUMENTS_PER_CALL)):
         for encoding in tokenizer.encode_batch_fast(batch, add_special_tokens=False):
             ids = encoding.ids if mask is None else [token for token in encoding.ids if token != mask]
             yield ids if separator is None else [*ids, separator]
 
 
 def check_vocabulary(tokenizer: Tokenizer, symbols: int) -> None:
-    """A tokenizer larger than the teacher's vocabulary would give ids the teacher does not know."""
+    """Reject a tokenizer with more entries than the teacher's vocabulary."""
     size = tokenizer.get_vocab_size()
-    if tokenizer.id_to_token(symbols) == MASK:  # the mask symbol by name: no text holds it
+    if tokenizer.id_to_token(symbols) == MASK:  # the mask has a name, but no text contains it
         size -= 1
     if size > symbols:
-        raise UserError(
-            f"The tokenizer has {size} entries, the teacher's vocabulary {symbols}.",
-            "Use the tokenizer the teacher was trained with.",
-        )
+        problem = f"The tokenizer has {size} entries, the teacher's vocabulary {symbols}."
+        raise UserError(problem, "Use the tokenizer that the teacher was trained with.")
 
 
 def encode_files(paths: list[Path], tokenizer: Tokenizer) -> np.ndarray:
-    """All documents as one memory-mapped stream of ids; encoded once, then found in the cache."""
+    """All documents as one memory-mapped stream of ids; encoded once, then read from the cache."""
     kind = np.dtype("<u2" if tokenizer.get_vocab_size() <= 2**16 else "<u4")
     key: dict[str, Any] = {"files": cache.stamp(paths), "tokenizer": tokenizer.to_str(), "type": kind.str}
     folder = cache.entry("tokens", key)

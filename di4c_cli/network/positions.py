@@ -1,7 +1,7 @@
-"""Hidden states at chosen positions of one sample: what nobody will look at is not computed.
+"""Hidden states at chosen positions of one sample, without computing the other positions where possible.
 
 All blocks but the last need every position. In the last one only keys and values do; its queries, its MLP and
-everything after it run where a symbol is about to be drawn. The values are those of `body`, up to rounding.
+everything after it run at the chosen positions alone. The values equal those of `body` up to rounding.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Calls of a fixed number of rows: a matrix product may sum in another order when it has another number of them."""
+"""Calls with a fixed number of rows, because the row count can change the order of sums in a matrix product."""
 
 from __future__ import annotations
 

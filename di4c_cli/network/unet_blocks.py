@@ -1,4 +1,4 @@
-"""Parts of the pixel U-Net: residual block, attention, resampling, output law; not how they are joined.
+"""Parts of the pixel U-Net: residual block, attention, resampling, output distribution.
 
 Attribute names follow the published tauLDR checkpoints, and so does the order in which parameters are
 created: the EMA of those checkpoints is an unnamed list in parameter order.
@@ -133,7 +133,7 @@ class Upsample(nn.Module):
 
 
 def truncated_logistic(mu: Tensor, log_scale: Tensor, symbols: int) -> Tensor:
-    """Logits (n, S) of S equal bins on [-1, 1] under a logistic law; mu and log_scale (n,).
+    """Logits (n, S) of S equal bins on [-1, 1] under a logistic distribution; mu and log_scale (n,).
 
     Published: a + log(1 - exp(b - a) + 1e-6), with a, b the log-sigmoids at a bin's upper, lower edge u, v.
     Here 1 - exp(b - a) is written as sigmoid(-v)(1 - exp(v - u)), the same number without cancellation.

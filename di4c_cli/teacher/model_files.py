@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MAX_FILES = 400
+NAME_MODEL = "Name a model's folder or file."
 MAX_HEADER_BYTES = 100 * 2**20
 
 
@@ -35,13 +36,10 @@ class ModelFiles:
         if path.is_dir():
             found = _inside(path)
             if not found:
-                raise UserError(
-                    f"{path} holds no model: there is neither a config.json nor a checkpoint.",
-                    "Name a model's folder or file.",
-                )
+                raise UserError(f"{path} holds neither a config.json nor a checkpoint.", NAME_MODEL)
             return cls(path.resolve().name, found, {"path": path.name})
         if not safe.is_regular(path):
-            raise UserError(f"{path} is not a readable file.", "Name a model's folder or file.")
+            raise UserError(f"{path} is not a readable file.", NAME_MODEL)
         # tauLDR keeps config/ beside checkpoints/; everybody else keeps the configuration beside the weights
         around = [*_inside(path.parent, deep=False), *_inside(path.parent.parent / "config", deep=False)]
         texts = [file for file in around if file != path and safe.kind_of(file) == "text"]

@@ -26,7 +26,7 @@ ASK_PUBLISHER = "Ask its publisher for a safetensors file or fetch it again."
 
 
 class Ignored(dict[Any, Any]):
-    """Stands for a class of a training framework that old checkpoints mention beside the weights."""
+    """Replaces a class of a training framework that old checkpoints mention beside the weights."""
 
 
 INERT = (
@@ -45,7 +45,7 @@ ALLOWED = re.compile(
     r"|torch\._tensor _rebuild_from_type_v2|torch\.nn\.parameter Parameter|torch\.serialization _get_layout"
     r"|torch(\.storage)? \w*Storage|torch (Size|device|b?float\d*|half|double|u?int\d+|long|short|char|bool)"
 )
-"""All a checkpoint needs. Torch's list is longer: its `bytearray`, for one, can be asked for 10^12 bytes."""
+"""Everything a checkpoint needs. Torch allows more, such as a `bytearray` of 10^12 bytes."""
 
 
 def read_pickle(path: Path) -> dict[str, Any]:
@@ -58,19 +58,18 @@ def read_pickle(path: Path) -> dict[str, Any]:
     try:
         with torch.serialization.safe_globals([(Ignored, name) for name in INERT]):
             tree = _load(path, zipped)
-    # a hostile file can make the reader fail in any way; none of them may reach the user as a traceback
+    # a hostile file can make the reader raise anything, and no traceback may reach the user
     except Exception as error:
-        raise UserError(
-            f"{path.name} is not a readable checkpoint ({_short(error)}).", ASK_PUBLISHER
-        ) from error
+        problem = f"{path.name} is not a readable checkpoint ({_short(error)})."
+        raise UserError(problem, ASK_PUBLISHER) from error
     if not isinstance(tree, dict):
         raise UserError(f"{path.name} holds no checkpoint but a {type(tree).__name__}.", ASK_PUBLISHER)
     return tree
 
 
 def _load(path: Path, zipped: bool) -> Any:
-    # mapped, the optimizer's moments that many files carry are never read; torch maps by name only, and takes
-    # what is called .safetensors for one
+    # With mmap the optimizer state in many files is never read. torch maps only named files, and it takes a file
+    # called .safetensors for safetensors.
     if zipped and path.suffix != ".safetensors":
         return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     with path.open("rb") as handle:
@@ -83,21 +82,16 @@ def _short(error: BaseException) -> str:
 
 
 def _check_archive(path: Path) -> None:
-    """Refuse archives that would unpack to more than they are, or whose records are damaged."""
-    damaged = "Fetch it again."
+    """Reject archives that would unpack to more than their size, and damaged records."""
     try:
         with zipfile.ZipFile(path) as archive:
             records = archive.infolist()
             size = path.stat().st_size
             packed = any(record.compress_type != zipfile.ZIP_STORED for record in records)
             if len(records) > MAX_RECORDS or packed or sum(record.file_size for record in records) > size:
-                raise UserError(
-                    f"{path.name} would unpack to more than it holds.", "It is no real checkpoint."
-                )
+                raise UserError(f"{path.name} would unpack to more than it holds.", ASK_PUBLISHER)
             if any(r.filename.endswith(".pkl") and r.file_size > MAX_PROGRAM_BYTES for r in records):
-                raise UserError(
-                    f"{path.name} has an oversized table of contents.", "It is no real checkpoint."
-                )
+                raise UserError(f"{path.name} has an oversized table of contents.", ASK_PUBLISHER)
             for record in records:
                 with archive.open(record) as content:
                     if record.filename.endswith(".pkl"):
@@ -105,11 +99,11 @@ def _check_archive(path: Path) -> None:
                     while content.read(CHUNK_BYTES):  # the last read compares the stored checksum
                         pass
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, RuntimeError, EOFError) as error:
-        raise UserError(f"{path.name} is damaged: {_short(error)}.", damaged) from error
+        raise UserError(f"{path.name} is damaged: {_short(error)}.", "Fetch it again.") from error
 
 
 def _check_legacy(path: Path) -> None:
-    """The old layout: five pickles in a row (marks, then the table of contents), then the raw numbers."""
+    """Check the old layout: five pickles (marks, then the table of contents), then the raw tensors."""
     with path.open("rb") as handle:
         head = io.BytesIO(handle.read(MAX_PROGRAM_BYTES))
     for _ in range(5):
@@ -117,7 +111,7 @@ def _check_legacy(path: Path) -> None:
 
 
 def _check_program(stream: io.BytesIO, where: str) -> None:
-    """Look through a pickle without running it: every name it would import must be one that holds numbers."""
+    """Scan a pickle without running it: it may import only the names of `ALLOWED` and `INERT`."""
     strings: list[str] = []
     try:
         for opcode, argument, _ in pickletools.genops(stream):
@@ -130,15 +124,14 @@ def _check_program(stream: io.BytesIO, where: str) -> None:
                 continue
             dotted = name.replace(" ", ".")
             if ALLOWED.fullmatch(name) is None and dotted not in INERT:
-                raise UserError(
-                    f"{where} asks for code to be run ({dotted[:80]}), which di4c never does.", ASK_PUBLISHER
-                )
+                problem = f"{where} asks for code to be run ({dotted[:80]}), which di4c never does."
+                raise UserError(problem, ASK_PUBLISHER)
     except (ValueError, IndexError, OverflowError, MemoryError, struct.error) as error:
         raise UserError(f"{where} is not a readable checkpoint ({_short(error)}).", ASK_PUBLISHER) from error
 
 
 def tensors_of(tree: Any, where: str) -> dict[str, Tensor]:
-    """The entries of a state dict that are tensors, checked to be what they seem."""
+    """The tensors of a state dict, checked by `check_plain`."""
     if not isinstance(tree, dict):
         raise UserError(f"{where} holds no table of weights.", "Fetch it again.")
     found = {key: value for key, value in tree.items() if isinstance(key, str) and isinstance(value, Tensor)}
@@ -148,12 +141,12 @@ def tensors_of(tree: Any, where: str) -> dict[str, Tensor]:
 
 
 def check_plain(tensor: Any, name: str, where: str) -> None:
-    """A dense tensor as large as it claims (an expanded one costs nothing until it is copied)."""
+    """Reject all but dense tensors as large as they claim (an expanded tensor costs memory only when copied)."""
     plain = isinstance(tensor, Tensor) and tensor.layout == torch.strided and tensor.device.type == "cpu"
     if not plain or tensor.is_quantized:
         raise UserError(f"{where}: '{name}' is not a plain tensor.", "Fetch it again.")
     if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
-        raise UserError(f"{where}: '{name}' claims more numbers than are stored.", "Fetch it again.")
+        raise UserError(f"{where}: '{name}' claims more values than are stored.", "Fetch it again.")
 
 
 def averaged(shadow: Any, names: list[str], path: Path) -> dict[str, Tensor]:

@@ -28,10 +28,8 @@ def loaded(point: EntryPoint) -> Any:
         return point.load()
     except Exception as error:  # a foreign import may raise anything
         package = point.dist.name if point.dist else point.value
-        raise Failure(
-            f"The teacher '{point.name}' of the package {package} cannot be imported: {error}.",
-            "Fix or uninstall that package.",
-        ) from error
+        problem = f"The teacher '{point.name}' of the package {package} cannot be imported: {error}."
+        raise Failure(problem, "Fix or uninstall that package.") from error
 
 
 def is_format(thing: Any) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
 from functools import lru_cache
 from itertools import product
 from pathlib import Path
@@ -15,7 +14,7 @@ from di4c_cli import embedded
 from di4c_cli.config import ModelConfig
 from di4c_cli.errors import UserError
 from di4c_cli.recipe_file import nearest
-from di4c_cli.teacher.architectures import ARCHITECTURES
+from di4c_cli.teacher.architectures import architecture
 
 
 class Entry(BaseModel):
@@ -32,7 +31,7 @@ class Entry(BaseModel):
     revision: str | None = None
     files: tuple[str, ...] = ()
     where: str = Field("", description="for what is not on the Hub: where its authors publish it")
-    architecture: str | None = Field(None, description="a name of `architectures.ARCHITECTURES`")
+    architecture: str | None = Field(None, description="a name of architectures.yaml")
     parameters: int | None = Field(None, description="weights of a network that is none of those")
     options: dict[str, Any] = Field(default_factory=dict, description="what the files do not record")
 
@@ -60,7 +59,7 @@ class Entry(BaseModel):
         if self.source == "embedded":
             weights = self.folder / "model.safetensors"
             return weights.stat().st_size / 1e6 if weights.is_file() else None
-        known = None if self.architecture is None else ARCHITECTURES[self.architecture].parameters
+        known = None if self.architecture is None else architecture(self.architecture).parameters
         count = self.parameters or known
         return None if count is None else 4 * count / 1e6
 
@@ -71,10 +70,8 @@ def _expand(tree: dict[str, Any]) -> list[Entry]:
     members = []
     for values in product(*over.values()):
         filling = dict(zip(over, values))
-        text = {
-            key: value.format(**filling) if isinstance(value, str) else value for key, value in tree.items()
-        }
-        members.append(Entry.model_validate(text))
+        text = {key: value.format(**filling) for key, value in tree.items() if isinstance(value, str)}
+        members.append(Entry.model_validate(tree | text))
     return members
 
 
@@ -92,23 +89,15 @@ def published_config(ref: str) -> ModelConfig | None:
     entry = entries().get(ref.partition("@")[0])
     if entry is None or entry.architecture is None:
         return None
-    found = deepcopy(ARCHITECTURES[entry.architecture])
-    return ModelConfig(
-        kind="teacher",
-        name=entry.name,
-        network=found.network,
-        process=found.process,
-        labels=found.network.get("labels"),
-        codec=found.codec,
-    )
+    settings = architecture(entry.architecture).model_dump(exclude={"parameters"})
+    labels = settings["network"].get("labels")
+    return ModelConfig(kind="teacher", name=entry.name, labels=labels, **settings)
 
 
 def unknown(ref: str, more: list[str], kinds: str = "name, folder, file or Hub id") -> UserError:
     """The error for an unknown name; `more` are the names that packages add, `kinds` what it could have been."""
-    hint = nearest(ref, [*entries(), *more])
-    return UserError(
-        f"There is no model '{ref}': no {kinds}.{hint}", "Run `di4c teachers` to list the names."
-    )
+    problem = f"There is no model '{ref}': no {kinds}.{nearest(ref, [*entries(), *more])}"
+    return UserError(problem, "Run `di4c teachers` to list the names.")
 
 
 def known(ref: str) -> bool:

@@ -18,7 +18,7 @@ def invoke(*words: str) -> tuple[int, str, str]:
     return result.exit_code, result.stdout, result.stderr
 
 
-def test_teachers_for_people_and_machines() -> None:
+def test_teachers_prints_a_table_and_json() -> None:
     code, out, _ = invoke("teachers")
     assert code == 0 and "tiny-digits" in out and "sdtt-large-7" in out and "maskgit-512" in out
     code, out, _ = invoke("teachers", "--json")
@@ -32,7 +32,7 @@ def test_teachers_for_people_and_machines() -> None:
     assert code == 2 and "Did you mean 'mdlm'" in err
 
 
-def test_convert_and_its_account(tmp_path: Path) -> None:
+def test_convert_prints_its_load_report(tmp_path: Path) -> None:
     code, out, err = invoke("convert", str(GOLDEN / "sdtt"), str(tmp_path / "out"), "--verbose")
     assert code == 0 and out == "" and "backbone.vocab_embed.embedding" in err
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
@@ -61,7 +61,7 @@ def test_convert_and_its_account(tmp_path: Path) -> None:
         ('{"di4c": 1, "codec": {"file": "src"}}', "src"),
     ],
 )
-def test_force_replaces_nothing_but_a_model(tmp_path: Path, config: str, other: str | None) -> None:
+def test_convert_force_replaces_models_only(tmp_path: Path, config: str, other: str | None) -> None:
     (tmp_path / "config.json").write_text(config)
     if other is not None:
         (tmp_path / other).mkdir() if other == "src" else (tmp_path / other).write_text("x")
@@ -71,7 +71,9 @@ def test_force_replaces_nothing_but_a_model(tmp_path: Path, config: str, other: 
     assert sorted(tmp_path.iterdir()) == before and (tmp_path / "config.json").read_text() == config
 
 
-def test_convert_into_the_empty_folder_one_stands_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_convert_writes_into_the_empty_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     code, _, err = invoke("convert", str(GOLDEN / "sdtt"), ".")
@@ -93,14 +95,14 @@ def test_convert_into_the_empty_folder_one_stands_in(tmp_path: Path, monkeypatch
         (["push", "nowhere", "me/model"], "neither a run nor a model folder"),
     ],
 )
-def test_mistakes(words: list[str], told: str) -> None:
+def test_commands_explain_mistakes(words: list[str], told: str) -> None:
     code, out, err = invoke(*words)
     assert code == 2 and out == "" and told in err
     assert err.startswith("di4c: ") and len(err.strip().splitlines()) == 1
     assert not Path("out").exists()
 
 
-def test_a_tokenizer_of_ones_own(tmp_path: Path) -> None:
+def test_convert_takes_a_tokenizer_file(tmp_path: Path) -> None:
     from di4c_cli import load
     from di4c_cli.codec.text import gpt2_tokenizer
 

@@ -14,14 +14,14 @@ from di4c_cli.codec.grid import image_grid, save_grid
 from di4c_cli.errors import UserError
 
 
-def test_pixels_span_black_to_white() -> None:
+def test_pixel_codec_spans_black_to_white() -> None:
     grey = codec.build({"type": "pixels", "shape": [1, 2, 2], "levels": 8})
     assert grey.decode(torch.tensor([[0, 7, 3, 4]])).tolist() == [[[0, 255], [109, 146]]]
     colour = codec.build({"type": "pixels", "shape": [3, 1, 2], "levels": 256})
     assert colour.decode(torch.arange(6)[None])[0].tolist() == [[[0, 2, 4], [1, 3, 5]]]
 
 
-def test_text_goes_both_ways_and_shows_masks() -> None:
+def test_text_codec_goes_both_ways_and_shows_masks() -> None:
     text = codec.build({"type": "text", "asset": "text-units.json"})
     ids = text.encode("My fellow Americans, the state of the union is strong.")
     assert text.decode(torch.tensor([ids])) == ["my fellow americans, the state of the union is strong."]
@@ -29,19 +29,19 @@ def test_text_goes_both_ways_and_shows_masks() -> None:
     assert text.decode(masked) == ["my [MASK] fellow americans"]
 
 
-def test_plain_ids_are_numbers() -> None:
+def test_plain_codec_decodes_ids_as_numbers() -> None:
     assert codec.build({}).decode(torch.tensor([[1, 2]])) == ["1 2"]
     with pytest.raises(UserError, match="no text"):
         codec.build({}).encode("hello")
 
 
 @pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "", "a/b"])
-def test_file_names_cannot_leave_the_folder(name: str, tmp_path: Path) -> None:
+def test_codec_file_names_cannot_leave_the_folder(name: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="not a plain name"):
         codec.build({"type": "text", "file": name}, tmp_path)
 
 
-def test_missing_or_broken_files_are_told(tmp_path: Path) -> None:
+def test_codec_build_names_missing_and_broken_files(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="missing"):
         codec.build({"type": "text", "file": "tokenizer.json"}, tmp_path)
     (tmp_path / "tokenizer.json").write_text("{}")
@@ -51,7 +51,7 @@ def test_missing_or_broken_files_are_told(tmp_path: Path) -> None:
         codec.build({"type": "audio"})
 
 
-def test_grid_places_every_image(tmp_path: Path) -> None:
+def test_image_grid_places_every_image(tmp_path: Path) -> None:
     images = np.zeros((5, 2, 2), np.uint8)
     images[:, 0, 0] = [10, 20, 30, 40, 50]
     sheet = np.asarray(image_grid(images, columns=2, scale=1))

@@ -32,7 +32,7 @@ def stream(seed: int = 0, texts: list[str] | None = None) -> Streamed:
     return Streamed(documents, tokenizer, data_spec(model, seed), {"dataset": "test"}, frame=50256, shard=5)
 
 
-def test_one_epoch_is_the_packed_corpus_and_the_next_another_order() -> None:
+def test_stream_epochs_hold_the_packed_corpus_in_different_orders() -> None:
     source = stream()
     source.read(500, 1)  # far beyond the end: the end is found
     total = source.total()
@@ -47,14 +47,14 @@ def test_one_epoch_is_the_packed_corpus_and_the_next_another_order() -> None:
     assert not torch.equal(first, second)
 
 
-def test_a_position_does_not_depend_on_what_was_read_before() -> None:
+def test_stream_position_does_not_depend_on_earlier_reads() -> None:
     source = stream()
     straight = torch.cat([source.read(at, 3).x0 for at in range(0, 60, 3)])  # type: ignore[arg-type]
     for start in (57, 12, 0):
         assert torch.equal(stream().read(start, 3).x0, straight[start : start + 3])  # type: ignore[arg-type]
 
 
-def test_a_resumed_stream_goes_on_where_its_shards_end() -> None:
+def test_stream_resumes_after_its_last_shard() -> None:
     stream().read(0, 5)
     OPENED.clear()
     fresh = stream()
@@ -64,12 +64,12 @@ def test_a_resumed_stream_goes_on_where_its_shards_end() -> None:
     assert len(OPENED) == 1 and OPENED[0] > 0
 
 
-def test_an_empty_dataset_is_refused() -> None:
+def test_stream_rejects_an_empty_dataset() -> None:
     with pytest.raises(UserError, match="holds no samples"):
         stream(texts=["a"]).read(0, 1)
 
 
-def test_files_of_a_dataset_are_fetched_when_they_are_reached(
+def test_hub_documents_fetch_a_file_when_it_is_reached(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fetched: list[str] = []
@@ -90,7 +90,7 @@ def test_files_of_a_dataset_are_fetched_when_they_are_reached(
     assert list(documents(25)) == TEXTS[25:]
 
 
-def test_the_training_files_are_found_and_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_listing_finds_and_pins_the_training_files(monkeypatch: pytest.MonkeyPatch) -> None:
     names = {
         "main": ["README.md", "script.py"],
         "refs/convert/parquet": ["text/test/0.parquet", "text/train/1.parquet", "text/train/0.parquet"],
@@ -119,7 +119,7 @@ def test_the_training_files_are_found_and_pinned(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("beyond", [False, True])
-def test_a_kill_before_the_end_was_written_is_made_good(beyond: bool) -> None:
+def test_stream_recovers_from_a_kill_before_the_end_was_written(beyond: bool) -> None:
     source = stream(texts=TEXTS[:39])
     source.read(500, 1)
     total = source.total()
@@ -133,7 +133,7 @@ def test_a_kill_before_the_end_was_written_is_made_good(beyond: bool) -> None:
     assert torch.equal(again.read(0, total).x0, whole)  # type: ignore[arg-type]
 
 
-def test_a_damaged_parquet_file_is_named_when_it_is_counted(tmp_path: Path) -> None:
+def test_count_rows_names_a_damaged_parquet_file(tmp_path: Path) -> None:
     from di4c_cli.data.text import count_rows
 
     path = tmp_path / "part.parquet"

@@ -32,7 +32,7 @@ def class_folders(folder: Path, pictures: np.ndarray = PICTURES, per_class: int 
     return folder
 
 
-def test_cifar_binary_and_sheets_are_the_same_data(tmp_path: Path) -> None:
+def test_cifar_binary_and_sheets_give_the_same_data(tmp_path: Path) -> None:
     binary, sheets = tmp_path / "cifar-10-batches-bin", tmp_path / "sheets"
     binary.mkdir(), sheets.mkdir()
     for part in (0, 1):
@@ -49,7 +49,7 @@ def test_cifar_binary_and_sheets_are_the_same_data(tmp_path: Path) -> None:
         assert label is not None and label.tolist() == LABELS
 
 
-def test_class_folders_and_npz(tmp_path: Path) -> None:
+def test_find_items_reads_class_folders_and_npz(tmp_path: Path) -> None:
     folder = class_folders(tmp_path / "images")
     x, label = find_items(str(folder), pixel_model()).rows([0, 3, 5])
     assert torch.equal(x, flat(PICTURES[[0, 3, 5]]))
@@ -61,7 +61,7 @@ def test_class_folders_and_npz(tmp_path: Path) -> None:
     assert torch.equal(x, flat(PICTURES[4:5])) and label is not None and label.tolist() == [5]
 
 
-def test_pictures_are_quantised_to_the_teachers_levels(tmp_path: Path) -> None:
+def test_find_items_quantises_images_to_the_teachers_levels(tmp_path: Path) -> None:
     grey = np.array([[[0, 255], [128, 36]]], np.uint8)
     np.savez(tmp_path / "data.npz", x=grey)
     model = pixel_model((1, 2, 2), 8, None)
@@ -78,7 +78,7 @@ def refused(path: Path, model: object, *words: str) -> None:
         assert word in str(caught.value)
 
 
-def test_wrong_sizes_and_damaged_files_are_named(tmp_path: Path) -> None:
+def test_open_source_names_wrong_sizes_and_damaged_files(tmp_path: Path) -> None:
     folder = class_folders(tmp_path / "images")
     Image.fromarray(PICTURES[0, :30]).save(folder / "class-1" / "002.png")
     refused(folder, pixel_model(), "002.png is 32x30", "32x32")
@@ -96,11 +96,11 @@ def test_wrong_sizes_and_damaged_files_are_named(tmp_path: Path) -> None:
     refused(tmp_path / "empty", pixel_model(), "holds no samples")
 
 
-def test_labels_beyond_the_teachers_are_named(tmp_path: Path) -> None:
+def test_open_source_names_labels_beyond_the_teachers(tmp_path: Path) -> None:
     refused(class_folders(tmp_path), pixel_model(labels=2), "class-2", "label 2 is none of the teacher's 2")
 
 
-def test_class_folders_become_codes_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vq_items_encode_class_folders_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(images, "VQ_SHARD", 4)
     pictures = CHANCE.integers(0, 256, (6, 12, 8, 3), dtype=np.uint8)
     folder = class_folders(tmp_path / "images", pictures)
@@ -120,19 +120,19 @@ def test_class_folders_become_codes_once(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("label", "told"),
     [
-        (np.array(["cat", "dog"]), "not whole numbers"),
-        (np.array([0.5, 1.0]), "not whole numbers"),
+        (np.array(["cat", "dog"]), "not integers"),
+        (np.array([0.5, 1.0]), "not integers"),
         (np.array(1), "2 images and 1 labels"),
     ],
 )
-def test_labels_that_are_none_are_refused(tmp_path: Path, label: np.ndarray, told: str) -> None:
+def test_npz_rejects_labels_that_are_not_integers(tmp_path: Path, label: np.ndarray, told: str) -> None:
     np.savez(tmp_path / "data.npz", x=PICTURES[:2], label=label)
     with pytest.raises(UserError, match=told):
         find_items(str(tmp_path / "data.npz"), pixel_model())
 
 
 @pytest.mark.parametrize("levels", [4, 256, 1024])
-def test_every_number_of_levels_is_reached_without_wrapping(tmp_path: Path, levels: int) -> None:
+def test_quantise_reaches_every_level_without_wrapping(tmp_path: Path, levels: int) -> None:
     ramp = np.arange(256, dtype=np.uint8).repeat(12).reshape(1, 32, 32, 3)
     Image.fromarray(ramp[0]).save(tmp_path / "ramp.png")
     np.savez(tmp_path / "ramp.npz", x=ramp)
@@ -147,7 +147,7 @@ def test_every_number_of_levels_is_reached_without_wrapping(tmp_path: Path, leve
         assert label is None
 
 
-def test_pictures_of_more_than_a_byte_are_refused(tmp_path: Path) -> None:
+def test_npz_rejects_values_above_255(tmp_path: Path) -> None:
     np.savez(tmp_path / "deep.npz", x=PICTURES.astype(np.uint16) * 256)
     with pytest.raises(UserError, match=r"outside 0\.\.255"):
         find_items(str(tmp_path / "deep.npz"), pixel_model(levels=16))

@@ -17,7 +17,7 @@ def stream(**more: object) -> Shuffled:
     return Shuffled(ITEMS, DataSpec(**settings))  # type: ignore[arg-type]
 
 
-def test_every_item_comes_once_an_epoch_in_a_new_order() -> None:
+def test_shuffled_gives_every_item_once_per_epoch_in_a_new_order() -> None:
     first, second = (stream().read(start, 7).x0 for start in (0, 7))
     assert first is not None and second is not None
     assert sorted(first[:, 0].tolist()) == sorted(second[:, 0].tolist()) == list(range(7))
@@ -26,7 +26,7 @@ def test_every_item_comes_once_an_epoch_in_a_new_order() -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 40), st.lists(st.integers(1, 9), min_size=1, max_size=4))
-def test_a_sample_depends_on_its_number_alone(start: int, counts: list[int]) -> None:
+def test_shuffled_sample_depends_on_its_number_alone(start: int, counts: list[int]) -> None:
     source = stream(label_dropout=0.4)
     whole = source.read(start, sum(counts))
     assert whole.x0 is not None and whole.label is not None
@@ -38,7 +38,7 @@ def test_a_sample_depends_on_its_number_alone(start: int, counts: list[int]) -> 
         place += count
 
 
-def test_seed_and_round_change_the_order() -> None:
+def test_data_spec_orders_differ_by_seed_and_round() -> None:
     orders = [
         stream(seed=seed, stream=name).read(0, 7).x0
         for seed, name in ((3, "data/1"), (4, "data/1"), (3, "data/2"))
@@ -46,13 +46,13 @@ def test_seed_and_round_change_the_order() -> None:
     assert len({tuple(order[:, 0].tolist()) for order in orders if order is not None}) == 3
 
 
-def test_labels_are_dropped_at_the_stated_rate() -> None:
+def test_label_dropout_has_the_stated_rate() -> None:
     label = stream(label_dropout=0.25).read(0, 4000).label
     assert label is not None
     assert abs(float((label < 0).double().mean()) - 0.25) < 0.03
 
 
-def test_flips_mirror_half_of_the_images() -> None:
+def test_flip_mirrors_half_of_the_images() -> None:
     x = torch.arange(12).view(1, 12)
     items = TensorItems(x, None, (2, 2, 3))
     spec = DataSpec(0, "data/1", 12, 12, flip=True)
@@ -63,7 +63,7 @@ def test_flips_mirror_half_of_the_images() -> None:
     assert 0.4 < float((batch[:, 0] == 2).double().mean()) < 0.6
 
 
-def test_without_data_there_are_labels_and_no_samples() -> None:
+def test_no_data_gives_labels_without_samples() -> None:
     batch = NoData(DataSpec(0, "data/1", 4, 7, 3, 0.5)).read(10, 300)
     assert batch.x0 is None and batch.label is not None
     assert set(batch.label.tolist()) == {-1, 0, 1, 2}

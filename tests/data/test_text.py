@@ -40,7 +40,7 @@ def write(folder: Path, kind: str) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["", ".jsonl", ".jsonl.gz", ".parquet"])
-def test_every_form_gives_the_same_packed_ids(tmp_path: Path, kind: str) -> None:
+def test_text_items_are_equal_for_every_file_form(tmp_path: Path, kind: str) -> None:
     model = gpt2_model(length=8)
     tokenizer = model.codec.tokenizer  # type: ignore[attr-defined]
     stream = [i for text in TEXTS for i in [*tokenizer.encode(text).ids, 50256]]
@@ -49,7 +49,7 @@ def test_every_form_gives_the_same_packed_ids(tmp_path: Path, kind: str) -> None
     assert all_ids(items) == [i for window in windows for i in window]
 
 
-def test_a_tokenizer_without_a_separator_packs_without_frames(tmp_path: Path) -> None:
+def test_text_items_without_a_separator_have_no_frame(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("abcdefghij" * 3)
     model = text_model(length=8)
     items = find_items(str(tmp_path / "a.txt"), model)
@@ -57,7 +57,7 @@ def test_a_tokenizer_without_a_separator_packs_without_frames(tmp_path: Path) ->
     assert all_ids(items) == expected[: len(expected) // 8 * 8]
 
 
-def test_the_corpus_is_encoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_items_are_encoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path, ".jsonl")
     first = all_ids(find_items(str(path), gpt2_model()))
     monkeypatch.setattr("di4c_cli.data.tokens.encode", lambda *_: pytest.fail("encoded again"))
@@ -65,7 +65,7 @@ def test_the_corpus_is_encoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("name", ["flat.npy", "flat.bin", "rows.npy"])
-def test_token_files_are_read_as_they_are(tmp_path: Path, name: str) -> None:
+def test_token_files_are_read_unchanged(tmp_path: Path, name: str) -> None:
     ids = np.arange(40, dtype=np.uint16)
     path = tmp_path / name
     if name.endswith(".bin"):
@@ -77,7 +77,7 @@ def test_token_files_are_read_as_they_are(tmp_path: Path, name: str) -> None:
 
 
 def refused(path: Path, model: object, *words: str) -> None:
-    """Opening or reading the data names these words and is the user's to mend."""
+    """Opening or reading the data raises a `UserError` with these words."""
     with pytest.raises(UserError) as caught:
         open_source(str(path), model, data_spec(model)).read(0, 8)  # type: ignore[arg-type]
     assert caught.value.exit_code == 2
@@ -85,7 +85,7 @@ def refused(path: Path, model: object, *words: str) -> None:
         assert word in str(caught.value)
 
 
-def test_empty_corpora_are_refused(tmp_path: Path) -> None:
+def test_text_items_reject_an_empty_corpus(tmp_path: Path) -> None:
     (tmp_path / "empty.txt").write_text("  \n")
     refused(tmp_path / "empty.txt", text_model(), "empty.txt", "no samples")
     (tmp_path / "short.txt").write_text("ab")
@@ -94,7 +94,7 @@ def test_empty_corpora_are_refused(tmp_path: Path) -> None:
     refused(tmp_path / "nothing", text_model(), "holds no text")
 
 
-def test_bad_records_are_named(tmp_path: Path) -> None:
+def test_documents_name_bad_records(tmp_path: Path) -> None:
     path = tmp_path / "bad.jsonl"
     path.write_text('{"text": "fine"}\n{"txet": "wrong"}\n')
     refused(path, text_model(), "bad.jsonl", "record 2")
@@ -104,7 +104,7 @@ def test_bad_records_are_named(tmp_path: Path) -> None:
     refused(tmp_path / "bad.txt", text_model(), "bad.txt", "byte 5")
 
 
-def test_damaged_parquet_is_named(tmp_path: Path) -> None:
+def test_documents_name_damaged_parquet_files(tmp_path: Path) -> None:
     path = write(tmp_path, ".parquet")
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
@@ -117,7 +117,7 @@ def test_damaged_parquet_is_named(tmp_path: Path) -> None:
     refused(path, text_model(), "record 0")
 
 
-def test_ids_outside_the_vocabulary_are_named(tmp_path: Path) -> None:
+def test_open_source_names_ids_outside_the_vocabulary(tmp_path: Path) -> None:
     ids = np.zeros((4, 8), np.uint16)
     ids[2, 5] = 300
     np.save(tmp_path / "ids.npy", ids)
@@ -130,13 +130,13 @@ def test_ids_outside_the_vocabulary_are_named(tmp_path: Path) -> None:
     refused(tmp_path / "odd.bin", text_model(300), "odd.bin", "16-bit")
 
 
-def test_a_tokenizer_larger_than_the_teacher_is_refused(tmp_path: Path) -> None:
+def test_check_vocabulary_rejects_a_larger_tokenizer(tmp_path: Path) -> None:
     model = text_model(300)
     model.config.codec = {"type": "text", "name": "gpt2"}
     refused(write(tmp_path, ".jsonl"), model, "50257 entries", "vocabulary 300")
 
 
-def test_words_the_tokenizer_lacks_are_left_out(tmp_path: Path) -> None:
+def test_encode_leaves_out_unknown_words(tmp_path: Path) -> None:
     """The tokenizer of tiny-text knows 1500 words and gives the mask for any other."""
     teacher = model(1500, 4, {"type": "text", "asset": "text-units.json"})
     (tmp_path / "a.txt").write_text("We the xylophone people. The people, we")
@@ -151,13 +151,13 @@ def test_words_the_tokenizer_lacks_are_left_out(tmp_path: Path) -> None:
     ]
 
 
-def test_a_missing_path_offers_the_ways_out(tmp_path: Path) -> None:
+def test_find_items_explains_a_missing_path(tmp_path: Path) -> None:
     refused(tmp_path / "nowhere", text_model(), "no data at", "--data FILE", "--data teacher")
 
 
 @pytest.mark.parametrize("kind", [".jsonl.gz", ".txt.gz"])
 @pytest.mark.parametrize("damage", ["cut", "altered"])
-def test_a_damaged_gzip_file_is_named(tmp_path: Path, kind: str, damage: str) -> None:
+def test_documents_name_damaged_gzip_files(tmp_path: Path, kind: str, damage: str) -> None:
     whole = bytearray(gzip.compress(json.dumps({"text": "words " * 500}).encode()))
     raw = whole[:-20] if damage == "cut" else whole[:12] + b"\xff" * 10 + whole[22:]
     (tmp_path / f"corpus{kind}").write_bytes(raw)

@@ -18,7 +18,7 @@ RUN = Path("runs/sdtt-7-sdtt-7-s0")
 
 
 @pytest.mark.slow
-def test_two_rounds_then_text(hub: StandIn, here: Path, run: Run, tmp_path: Path) -> None:
+def test_distill_two_rounds_then_sample_text(hub: StandIn, here: Path, run: Run, tmp_path: Path) -> None:
     (tmp_path / "file.txt").write_text(TEXT * 30)
     command = ["distill", "--teacher", "sdtt-7", "--rounds", "2"]
     done = run(*command, "--iterations", "2", "--data", "file.txt")
@@ -44,7 +44,7 @@ def test_two_rounds_then_text(hub: StandIn, here: Path, run: Run, tmp_path: Path
     assert b"base_model: jdeschena/sdtt" in card and b"license: apache-2.0" in card
 
 
-def test_distilling_without_a_network(run: Run, tmp_path: Path) -> None:
+def test_distill_without_a_network(run: Run, tmp_path: Path) -> None:
     done = run("distill", "--teacher", "sdtt-7", HF_ENDPOINT="http://127.0.0.1:9")
     assert done.returncode == 1 and done.stdout == ""
     (sentence,) = done.stderr.strip().splitlines()

@@ -16,7 +16,7 @@ from tests.helpers.standin import BRANCH, GOLDEN, Fault, Run, StandIn, leftovers
 X = torch.full((2, 24), 97)
 
 
-def test_a_name_is_fetched_once_and_records_its_commit(hub: StandIn, here: Path) -> None:
+def test_load_fetches_a_name_once_and_records_its_commit(hub: StandIn, here: Path) -> None:
     model = load("sdtt-7")
     history = model.config.provenance
     commit = hub.repositories["jdeschena/sdtt"].branches[BRANCH]
@@ -30,14 +30,14 @@ def test_a_name_is_fetched_once_and_records_its_commit(hub: StandIn, here: Path)
     assert torch.equal(again.log_probs(X, 1.0), local.log_probs(X, 1.0))
 
 
-def test_only_the_named_files_are_asked_for(hub: StandIn, here: Path, sdtt: dict[str, Path]) -> None:
+def test_load_asks_for_the_named_files_only(hub: StandIn, here: Path, sdtt: dict[str, Path]) -> None:
     hub.add("some/model", {**sdtt, "modeling.py": b"raise SystemExit('executed')", "extra.bin": b"x"})
     load("some/model")
     asked = {path for _, path, _ in hub.requests}
     assert not any(name in path for path in asked for name in ("modeling.py", "extra.bin", "/api/"))
 
 
-def test_any_revision(hub: StandIn, here: Path, sdtt: dict[str, Path]) -> None:
+def test_load_takes_any_revision(hub: StandIn, here: Path, sdtt: dict[str, Path]) -> None:
     first = hub.add("some/model", dict(sdtt), "refs/tagged")
     assert load("some/model@refs/tagged").config.provenance["revision"] == first
     assert load(f"some/model@{first}").config.provenance["revision"] == first
@@ -45,7 +45,7 @@ def test_any_revision(hub: StandIn, here: Path, sdtt: dict[str, Path]) -> None:
         load("some/model")
 
 
-def test_what_is_cached_works_offline(hub: StandIn, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_works_offline_from_the_cache(hub: StandIn, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     load("sdtt-7")
     asked = len(hub.requests)
     assert torch.isfinite(load("sdtt-7", offline=True).log_probs(X, 1.0)).all()
@@ -56,7 +56,7 @@ def test_what_is_cached_works_offline(hub: StandIn, here: Path, monkeypatch: pyt
         load("sdtt-6", offline=True)
 
 
-def test_maskgit_by_name_with_its_tokenizer(hub: StandIn, here: Path) -> None:
+def test_load_maskgit_by_name_with_its_tokenizer(hub: StandIn, here: Path) -> None:
     """The transformer's file has had two names; the VQGAN comes along."""
     hub.add(
         "llvictorll/Maskgit-pytorch",
@@ -97,7 +97,7 @@ FAULTS: list[tuple[str, Fault, type[Di4cError], str]] = [
 
 
 @pytest.mark.parametrize(("name", "fault", "kind", "told"), FAULTS, ids=[case[0] for case in FAULTS])
-def test_lasting_faults(
+def test_load_explains_lasting_faults(
     hub: StandIn,
     here: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -127,14 +127,16 @@ PASSING = [
 
 
 @pytest.mark.parametrize("fault", PASSING, ids=[f"{fault.kind} x{fault.times}" for fault in PASSING])
-def test_passing_faults(hub: StandIn, here: Path, monkeypatch: pytest.MonkeyPatch, fault: Fault) -> None:
+def test_load_retries_passing_faults(
+    hub: StandIn, here: Path, monkeypatch: pytest.MonkeyPatch, fault: Fault
+) -> None:
     monkeypatch.setattr(client, "PAUSE_SECONDS", 0.01)
     hub.faults.append(Fault(**vars(fault)))
     model = load("sdtt-7")
     assert torch.equal(model.log_probs(X, 1.0), load(str(GOLDEN / "sdtt")).log_probs(X, 1.0))
 
 
-def test_a_cut_download_is_resumed(hub: StandIn, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_resumes_a_cut_download(hub: StandIn, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 2**14)  # the default is larger than the whole file
@@ -146,7 +148,9 @@ def test_a_cut_download_is_resumed(hub: StandIn, here: Path, monkeypatch: pytest
     assert torch.equal(model.log_probs(X, 1.0), load(str(GOLDEN / "sdtt")).log_probs(X, 1.0))
 
 
-def test_a_cache_that_cannot_be_written(hub: StandIn, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_explains_a_cache_that_cannot_be_written(
+    hub: StandIn, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from huggingface_hub import constants
 
     here.parent.parent.mkdir(parents=True, exist_ok=True)
@@ -156,7 +160,7 @@ def test_a_cache_that_cannot_be_written(hub: StandIn, here: Path, monkeypatch: p
         load("sdtt-7")
 
 
-def test_a_private_repository_needs_the_token(
+def test_load_needs_the_token_for_a_private_repository(
     hub: StandIn, here: Path, sdtt: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hub.add("me/secret", dict(sdtt))
@@ -169,7 +173,7 @@ def test_a_private_repository_needs_the_token(
         load("me/other")
 
 
-def test_a_codec_file_cannot_lead_elsewhere(hub: StandIn, here: Path, tmp_path: Path) -> None:
+def test_load_rejects_a_codec_file_outside_the_repository(hub: StandIn, here: Path, tmp_path: Path) -> None:
     """`config.json` of a stranger names a file outside its repository."""
     import json
 
@@ -184,7 +188,7 @@ def test_a_codec_file_cannot_lead_elsewhere(hub: StandIn, here: Path, tmp_path: 
         load("evil/model")
 
 
-def test_no_network_at_all(run: Run, tmp_path: Path) -> None:
+def test_commands_explain_a_missing_network(run: Run, tmp_path: Path) -> None:
     """One sentence: what could not be reached, and what works; fast, and nothing in the cache."""
     done = run("convert", "sdtt-7", "out", HF_ENDPOINT="http://127.0.0.1:9")
     assert done.returncode == 1 and done.stdout == ""
@@ -197,7 +201,7 @@ def test_no_network_at_all(run: Run, tmp_path: Path) -> None:
     assert offline.returncode == 1 and "offline mode is on" in offline.stderr
 
 
-def test_the_tokenizer_of_another_teacher_is_not_fetched_offline(hub: StandIn, here: Path) -> None:
+def test_load_offline_does_not_fetch_the_tokenizer_of_another_teacher(hub: StandIn, here: Path) -> None:
     from di4c_cli.teacher import read
 
     before = len(hub.requests)
@@ -210,7 +214,7 @@ def weights_fetched(hub: StandIn) -> list[str]:
     return [path for method, path, _ in hub.requests if method == "GET" and "model.safetensors" in path]
 
 
-def test_a_dry_run_of_a_hub_id_fetches_no_weights(hub: StandIn, here: Path, tmp_path: Path) -> None:
+def test_dry_run_of_a_hub_id_fetches_no_weights(hub: StandIn, here: Path, tmp_path: Path) -> None:
     from di4c_cli import recipe_file
     from di4c_cli.teacher.convert import convert
     from di4c_cli.training.dry_run import preview
@@ -228,7 +232,7 @@ def test_a_dry_run_of_a_hub_id_fetches_no_weights(hub: StandIn, here: Path, tmp_
     assert weights_fetched(hub) == []
 
 
-def test_a_dry_run_asks_for_the_revision_that_was_named(hub: StandIn, here: Path, tmp_path: Path) -> None:
+def test_dry_run_asks_for_the_named_revision(hub: StandIn, here: Path, tmp_path: Path) -> None:
     from di4c_cli import recipe_file
     from di4c_cli.training.dry_run import preview
 

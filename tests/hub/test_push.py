@@ -34,25 +34,25 @@ def outputs(model: object) -> torch.Tensor:
     return model.log_probs(x, 0.7, seed=5)  # type: ignore[attr-defined, no-any-return]
 
 
-@pytest.mark.parametrize("world", STUDENTS)
-def test_push_and_load_give_the_same_bits(hub: StandIn, here: Path, tmp_path: Path, world: str) -> None:
-    path, options = STUDENTS[world]
+@pytest.mark.parametrize("kind", STUDENTS)
+def test_push_and_load_give_the_same_bits(hub: StandIn, here: Path, tmp_path: Path, kind: str) -> None:
+    path, options = STUDENTS[kind]
     convert(str(GOLDEN / path), tmp_path / "run" / "student", **options)
     original = load(str(tmp_path / "run"))
-    publish(tmp_path / "run", f"me/{world}")
-    back = load(f"me/{world}")
+    publish(tmp_path / "run", f"me/{kind}")
+    back = load(f"me/{kind}")
     assert torch.equal(outputs(original), outputs(back))
     assert back.config.kind == "student" and back.config.latent == original.config.latent
     found = back.config.provenance["loaded_from"]
-    assert found["repo"] == f"me/{world}" and found["revision"] in hub.repositories[f"me/{world}"].commits
-    if world == "codes":
+    assert found["repo"] == f"me/{kind}" and found["revision"] in hub.repositories[f"me/{kind}"].commits
+    if kind == "codes":
         codes = torch.arange(16)[None]
         assert (back.decode(codes) == original.decode(codes)).all()
     x = back.sample(2, steps=2, seed=1)
     assert torch.equal(x, original.sample(2, steps=2, seed=1))
 
 
-def test_what_is_uploaded(hub: StandIn, here: Path, tmp_path: Path) -> None:
+def test_push_uploads_the_model_files_only(hub: StandIn, here: Path, tmp_path: Path) -> None:
     convert(str(GOLDEN / "sdtt_di4c_student"), tmp_path / "out")
     (tmp_path / "out" / "notes.txt").write_text("private")
     publish(tmp_path / "out", "me/model", private=True, revision="v1")
@@ -71,7 +71,7 @@ def test_what_is_uploaded(hub: StandIn, here: Path, tmp_path: Path) -> None:
     assert load("me/model@v1").config.kind == "student"
 
 
-def test_an_edited_card_is_kept(hub: StandIn, here: Path, tmp_path: Path) -> None:
+def test_push_keeps_an_edited_card(hub: StandIn, here: Path, tmp_path: Path) -> None:
     convert(str(GOLDEN / "sdtt"), tmp_path / "out")
     (tmp_path / "out" / "README.md").write_text("# my own words\n")
     publish(tmp_path / "out", "me/model")
@@ -92,7 +92,7 @@ def write_results(folder: Path, digest: str, value: float, age: float) -> None:
     os.utime(path, (1e9 - age, 1e9 - age))
 
 
-def test_figures_of_an_evaluation_reach_the_card(hub: StandIn, here: Path, tmp_path: Path) -> None:
+def test_push_puts_metrics_into_the_card(hub: StandIn, here: Path, tmp_path: Path) -> None:
     """Of the newest one of these weights; a newer one of another student is left out."""
     run = tmp_path / "run"
     convert(str(GOLDEN / "sdtt_di4c_student"), run / "student")
@@ -108,13 +108,13 @@ def test_figures_of_an_evaluation_reach_the_card(hub: StandIn, here: Path, tmp_p
     assert header["metrics"] == ["perplexity"] and figure["value"] == 12.5 and "4 steps" in figure["name"]
 
 
-def test_pushing_again_adds_a_commit(hub: StandIn, here: Path, tmp_path: Path) -> None:
+def test_push_again_adds_a_commit(hub: StandIn, here: Path, tmp_path: Path) -> None:
     convert(str(GOLDEN / "sdtt"), tmp_path / "out")
     first, second = publish(tmp_path / "out", "me/model"), publish(tmp_path / "out", "me/model")
     assert first != second and len(hub.repositories["me/model"].commits) == 3
 
 
-def test_a_private_push_never_lands_in_public(hub: StandIn, here: Path, tmp_path: Path) -> None:
+def test_push_private_rejects_a_public_repository(hub: StandIn, here: Path, tmp_path: Path) -> None:
     convert(str(GOLDEN / "sdtt"), tmp_path / "out")
     publish(tmp_path / "out", "me/open")
     before = dict(hub.repositories["me/open"].commits)
@@ -127,7 +127,7 @@ def test_a_private_push_never_lands_in_public(hub: StandIn, here: Path, tmp_path
     assert hub.repositories["me/closed"].private and len(hub.repositories["me/closed"].commits) == 4
 
 
-def test_a_link_is_not_published(hub: StandIn, here: Path, tmp_path: Path) -> None:
+def test_push_rejects_links(hub: StandIn, here: Path, tmp_path: Path) -> None:
     convert(str(GOLDEN / "sdtt"), tmp_path / "out")
     secret = tmp_path / "secret"
     secret.write_text("key")
@@ -138,7 +138,9 @@ def test_a_link_is_not_published(hub: StandIn, here: Path, tmp_path: Path) -> No
     assert "me/model" not in hub.repositories
 
 
-def test_refusals(hub: StandIn, here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_push_explains_refusals(
+    hub: StandIn, here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(client, "PAUSE_SECONDS", 0.01)
     convert(str(GOLDEN / "sdtt"), tmp_path / "out")
     with pytest.raises(UserError, match="not a Hub id"):
@@ -153,7 +155,7 @@ def test_refusals(hub: StandIn, here: Path, tmp_path: Path, monkeypatch: pytest.
         publish(tmp_path / "out", "me/model")
 
 
-def test_the_commands(run: Run, hub: StandIn, tmp_path: Path) -> None:
+def test_push_and_convert_commands_round_trip(run: Run, hub: StandIn, tmp_path: Path) -> None:
     """Pull, push and pull back as a user would, each in a process of its own."""
     pulled = run("convert", "sdtt-7", "out", "--verbose")
     assert pulled.returncode == 0 and "31 tensors: 31 renamed." in pulled.stderr

@@ -48,7 +48,7 @@ def inputs(network: DiT, seed: int = 1) -> tuple[Tensor, Tensor, Tensor | None]:
 
 @pytest.mark.parametrize("latent", LATENTS)
 @pytest.mark.parametrize("time_conditioning", [False, True])
-def test_shapes_and_head(latent: dict[str, Any] | None, time_conditioning: bool) -> None:
+def test_dit_body_and_head_have_their_shapes(latent: dict[str, Any] | None, time_conditioning: bool) -> None:
     network = make(latent, time_conditioning=time_conditioning)
     x, t, lam = inputs(network)
     h = network.body(x, t, None, lam)
@@ -61,7 +61,7 @@ def test_shapes_and_head(latent: dict[str, Any] | None, time_conditioning: bool)
 
 
 @pytest.mark.parametrize("latent", LATENTS)
-def test_config_rebuilds_the_network(latent: dict[str, Any] | None) -> None:
+def test_dit_config_rebuilds_the_network(latent: dict[str, Any] | None) -> None:
     network = make(latent, dropout=0.1, time_conditioning=True)
     twin = build(network.config)
     assert isinstance(twin, DiT)
@@ -72,7 +72,7 @@ def test_config_rebuilds_the_network(latent: dict[str, Any] | None) -> None:
 
 
 @pytest.mark.parametrize("latent", LATENTS[1:])
-def test_without_lambda_a_student_is_the_plain_network(latent: dict[str, Any]) -> None:
+def test_dit_student_without_lambda_is_the_plain_network(latent: dict[str, Any]) -> None:
     student, plain = make(latent), make()
     weights = {key: value for key, value in student.state_dict().items() if not key.startswith("latent")}
     plain.load_state_dict(weights)
@@ -81,7 +81,7 @@ def test_without_lambda_a_student_is_the_plain_network(latent: dict[str, Any]) -
     assert (student.body(x, t, None, lam) - plain.body(x, t)).abs().max() > 0.01
 
 
-def test_at_time_zero_the_two_modulation_paths_agree() -> None:
+def test_dit_modulation_paths_agree_at_time_zero() -> None:
     """σ(0) = 0: vectors per sample must do what the shared vectors folded into the norm do."""
     network = make()
     x, t, _ = inputs(network)
@@ -92,7 +92,7 @@ def test_at_time_zero_the_two_modulation_paths_agree() -> None:
 
 
 @pytest.mark.parametrize("time_conditioning", [False, True])
-def test_film_adds_to_the_modulation_of_each_block(time_conditioning: bool) -> None:
+def test_dit_film_adds_to_the_modulation_of_each_block(time_conditioning: bool) -> None:
     """Oracle: the same vectors added to the modulation biases of a plain network, one sample at a time."""
     network = make({"inject": "film"}, time_conditioning=time_conditioning)
     x, t, lam = inputs(network)
@@ -107,7 +107,7 @@ def test_film_adds_to_the_modulation_of_each_block(time_conditioning: bool) -> N
 
 
 @pytest.mark.parametrize("latent", LATENTS)
-def test_samples_do_not_see_each_other(latent: dict[str, Any] | None) -> None:
+def test_dit_samples_do_not_see_each_other(latent: dict[str, Any] | None) -> None:
     network = make(latent, time_conditioning=True)
     x, t, lam = inputs(network)
     whole = network.body(x, t, None, lam)
@@ -115,7 +115,7 @@ def test_samples_do_not_see_each_other(latent: dict[str, Any] | None) -> None:
     torch.testing.assert_close(whole[1], alone[0], rtol=0, atol=1e-5)
 
 
-def test_without_rotary_angles_positions_are_exchangeable() -> None:
+def test_dit_positions_are_exchangeable_without_rotary_angles() -> None:
     network = make({})
     x, t, lam = inputs(network)
     order = torch.randperm(D, generator=torch.Generator().manual_seed(3))
@@ -128,7 +128,7 @@ def test_without_rotary_angles_positions_are_exchangeable() -> None:
     )
 
 
-def test_attention_depends_on_relative_positions_only() -> None:
+def test_dit_attention_depends_on_relative_positions_only() -> None:
     """Shifting all angles by a constant changes nothing in a plain network."""
     network = make()
     x = inputs(network)[0]
@@ -138,7 +138,7 @@ def test_attention_depends_on_relative_positions_only() -> None:
     torch.testing.assert_close(early, late, rtol=0, atol=1e-5)
 
 
-def test_the_latent_token_has_angle_zero() -> None:
+def test_dit_latent_token_has_angle_zero() -> None:
     cos, sin = make().rotary_emb(D, 1, torch.float32)
     assert cos.shape == (D + 1, 1, 1, 4)
     assert torch.equal(cos[-1], cos[0])
@@ -146,7 +146,7 @@ def test_the_latent_token_has_angle_zero() -> None:
 
 
 @pytest.mark.parametrize("length", [1, D - 4, D + 3])
-def test_other_lengths_run(length: int) -> None:
+def test_dit_runs_at_other_lengths(length: int) -> None:
     network = make({})
     x = torch.full((2, length), S)
     assert network.body(x, torch.ones(2), None, torch.rand(2)).shape == (2, length, 16)
@@ -163,7 +163,7 @@ def gradients(network: DiT, lam: Tensor | None, checkpointing: bool) -> tuple[Te
 
 
 @pytest.mark.parametrize("latent", LATENTS[:3])
-def test_checkpointing_changes_nothing(latent: dict[str, Any] | None) -> None:
+def test_dit_checkpointing_changes_nothing(latent: dict[str, Any] | None) -> None:
     network = make(latent, dropout=0.2).train()
     lam = inputs(network)[2]
     plain, wanted = gradients(network, lam, checkpointing=False)
@@ -174,7 +174,7 @@ def test_checkpointing_changes_nothing(latent: dict[str, Any] | None) -> None:
         torch.testing.assert_close(found[name], grad, msg=name)
 
 
-def test_dropout_acts_in_training_only() -> None:
+def test_dit_dropout_acts_in_training_only() -> None:
     network = make(dropout=0.5)
     x, t, _ = inputs(network)
     assert torch.equal(network.body(x, t), network.body(x, t))
@@ -183,7 +183,7 @@ def test_dropout_acts_in_training_only() -> None:
 
 
 @pytest.mark.parametrize("latent", LATENTS)
-def test_precisions(latent: dict[str, Any] | None) -> None:
+def test_dit_works_in_other_precisions(latent: dict[str, Any] | None) -> None:
     network = make(latent, time_conditioning=True)
     x, t, lam = inputs(network)
     single = network.logits(network.body(x, t, None, lam))
@@ -197,7 +197,7 @@ def test_precisions(latent: dict[str, Any] | None) -> None:
     torch.testing.assert_close(mixed.double(), exact, rtol=0, atol=0.05 * exact.std().item() + 0.05)
 
 
-def test_a_fresh_network_is_neither_dead_nor_wild() -> None:
+def test_dit_outputs_are_moderate_when_fresh() -> None:
     network = DiT(symbols=S, length=D, width=32, depth=4, heads=2, cond_dim=8, latent={"inject": "film"})
     x, t, lam = inputs(network)
     h = network.body(x, t, None, lam)
@@ -207,7 +207,7 @@ def test_a_fresh_network_is_neither_dead_nor_wild() -> None:
     assert all(p.grad is not None and p.grad.isfinite().all() for p in network.parameters())
 
 
-def test_impossible_sizes_are_refused() -> None:
+def test_dit_rejects_impossible_sizes() -> None:
     with pytest.raises(UserError, match="multiple"):
         make(width=18, heads=4)
     with pytest.raises(UserError, match="labels"):

@@ -46,7 +46,7 @@ def inputs(network: MaskGit) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
 
 
 @pytest.mark.parametrize("latent", LATENTS)
-def test_shapes_and_head(latent: dict[str, Any] | None) -> None:
+def test_maskgit_body_and_head_have_their_shapes(latent: dict[str, Any] | None) -> None:
     network = make(latent)
     x, t, label, lam = inputs(network)
     h = network.body(x, t, label, lam)
@@ -59,7 +59,7 @@ def test_shapes_and_head(latent: dict[str, Any] | None) -> None:
 
 
 @pytest.mark.parametrize("latent", LATENTS)
-def test_config_rebuilds_the_network(latent: dict[str, Any] | None) -> None:
+def test_maskgit_config_rebuilds_the_network(latent: dict[str, Any] | None) -> None:
     network = make(latent, dropout=0.1)
     twin = build(network.config)
     assert isinstance(twin, MaskGit)
@@ -69,7 +69,7 @@ def test_config_rebuilds_the_network(latent: dict[str, Any] | None) -> None:
     assert torch.equal(twin.body(x, t, label, lam), network.body(x, t, label, lam))
 
 
-def test_labels() -> None:
+def test_maskgit_uses_labels() -> None:
     network = make()
     x, t, label, _ = inputs(network)
     nothing = network.body(x, t)
@@ -80,7 +80,7 @@ def test_labels() -> None:
 
 
 @pytest.mark.parametrize("labels", [0, None])
-def test_without_classes_the_table_keeps_its_layout(labels: int | None) -> None:
+def test_maskgit_without_classes_keeps_the_table_layout(labels: int | None) -> None:
     network = make(labels=labels)
     assert network.tok_emb.weight.shape == (S + 2, 16)
     assert network.bias.shape == (D + 1, S + 2)
@@ -90,7 +90,7 @@ def test_without_classes_the_table_keeps_its_layout(labels: int | None) -> None:
 
 
 @pytest.mark.parametrize("latent", LATENTS[1:])
-def test_without_lambda_a_student_is_the_plain_network(latent: dict[str, Any]) -> None:
+def test_maskgit_student_without_lambda_is_the_plain_network(latent: dict[str, Any]) -> None:
     student, plain = make(latent), make()
     weights = {key: value for key, value in student.state_dict().items() if not key.startswith("latent")}
     plain.load_state_dict(weights)
@@ -99,14 +99,14 @@ def test_without_lambda_a_student_is_the_plain_network(latent: dict[str, Any]) -
     assert (student.body(x, t, label, lam) - plain.body(x, t, label)).abs().max() > 0.01
 
 
-def test_attention_is_torchs_own() -> None:
+def test_maskgit_attention_equals_torchs() -> None:
     ours, theirs = FusedAttention(16, 4, 0.0), nn.MultiheadAttention(16, 4, batch_first=True)
     ours.load_state_dict(theirs.state_dict())
     x = torch.randn(2, 5, 16)
     torch.testing.assert_close(ours(x), theirs(x, x, x, need_weights=False)[0], rtol=0, atol=1e-6)
 
 
-def test_film_scales_and_shifts_each_norm() -> None:
+def test_maskgit_film_scales_and_shifts_each_norm() -> None:
     """Oracle: the same vectors folded into the norms of a plain network, one sample at a time."""
     network = make({"inject": "film"})
     x, t, label, lam = inputs(network)
@@ -125,7 +125,7 @@ def test_film_scales_and_shifts_each_norm() -> None:
         torch.testing.assert_close(h[b], alone[0], rtol=0, atol=1e-5)
 
 
-def test_positions_are_known_by_their_embedding_only() -> None:
+def test_maskgit_knows_positions_by_their_embedding_only() -> None:
     network = make({})
     x, t, label, lam = inputs(network)
     order = torch.randperm(D, generator=torch.Generator().manual_seed(3))
@@ -136,7 +136,7 @@ def test_positions_are_known_by_their_embedding_only() -> None:
 
 
 @pytest.mark.parametrize("latent", LATENTS)
-def test_samples_do_not_see_each_other(latent: dict[str, Any] | None) -> None:
+def test_maskgit_samples_do_not_see_each_other(latent: dict[str, Any] | None) -> None:
     network = make(latent)
     x, t, label, lam = inputs(network)
     whole = network.body(x, t, label, lam)
@@ -154,7 +154,7 @@ def gradients(network: MaskGit, checkpointing: bool) -> tuple[Tensor, dict[str, 
 
 
 @pytest.mark.parametrize("latent", LATENTS[:3])
-def test_checkpointing_changes_nothing(latent: dict[str, Any] | None) -> None:
+def test_maskgit_checkpointing_changes_nothing(latent: dict[str, Any] | None) -> None:
     network = make(latent, dropout=0.2).train()
     plain, wanted = gradients(network, checkpointing=False)
     h, found = gradients(network, checkpointing=True)
@@ -165,7 +165,7 @@ def test_checkpointing_changes_nothing(latent: dict[str, Any] | None) -> None:
 
 
 @pytest.mark.parametrize("latent", LATENTS)
-def test_precisions(latent: dict[str, Any] | None) -> None:
+def test_maskgit_works_in_other_precisions(latent: dict[str, Any] | None) -> None:
     network = make(latent)
     x, t, label, lam = inputs(network)
     single = network.logits(network.body(x, t, label, lam))
@@ -180,13 +180,13 @@ def test_precisions(latent: dict[str, Any] | None) -> None:
     torch.testing.assert_close(mixed.double(), exact[0, :, :S], rtol=0, atol=0.05 * exact.std().item() + 0.05)
 
 
-def test_dropout_acts_in_training_only() -> None:
+def test_maskgit_dropout_acts_in_training_only() -> None:
     network = make(dropout=0.5)
     assert torch.equal(network.body(*inputs(network)), network.body(*inputs(network)))
     network.train()
     assert not torch.equal(network.body(*inputs(network)), network.body(*inputs(network)))
 
 
-def test_impossible_sizes_are_refused() -> None:
+def test_maskgit_rejects_impossible_sizes() -> None:
     with pytest.raises(UserError, match="multiple"):
         make(heads=3)

@@ -27,7 +27,7 @@ LATENTS: list[dict[str, Any] | None] = [
 
 @pytest.mark.parametrize("latent", LATENTS)
 @pytest.mark.parametrize("kind", SIZES)
-def test_rows_equal_the_body(kind: str, latent: dict[str, Any] | None) -> None:
+def test_body_at_equals_rows_of_the_body(kind: str, latent: dict[str, Any] | None) -> None:
     torch.manual_seed(0)
     settings = {"type": kind.split(",")[0], "symbols": 11, "length": 13, **SIZES[kind], "latent": latent}
     net = build(settings).eval().double().requires_grad_(False)
@@ -42,6 +42,6 @@ def test_rows_equal_the_body(kind: str, latent: dict[str, Any] | None) -> None:
     torch.testing.assert_close(body_at(net, x, t, label, lam, d), whole[0, d], atol=1e-12, rtol=1e-10)
 
 
-def test_the_unet_has_no_such_shortcut() -> None:
+def test_body_at_does_not_support_the_unet() -> None:
     sizes = {"channels": 8, "multipliers": [1], "blocks": 1, "attention": [0], "time_dim": 8}
     assert not supported(build({"type": "unet", "symbols": 4, "shape": [1, 4, 4], **sizes}))

@@ -53,7 +53,7 @@ def plain_logits(mu: Tensor, log_scale: Tensor, symbols: int) -> Tensor:
 
 @pytest.mark.parametrize("symbols", [2, 24, 256])
 @pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-9), (torch.float32, 2e-5)])
-def test_head_is_the_published_formula(symbols: int, dtype: torch.dtype, tolerance: float) -> None:
+def test_unet_head_is_the_published_formula(symbols: int, dtype: torch.dtype, tolerance: float) -> None:
     generator = torch.Generator().manual_seed(0)
     mu = torch.rand(200, generator=generator, dtype=torch.float64) * 2 - 1
     log_scale = torch.randn(200, generator=generator, dtype=torch.float64) * 2
@@ -63,7 +63,7 @@ def test_head_is_the_published_formula(symbols: int, dtype: torch.dtype, toleran
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-def test_head_and_its_gradient_stay_finite(dtype: torch.dtype) -> None:
+def test_unet_head_and_its_gradient_stay_finite(dtype: torch.dtype) -> None:
     grid = torch.cartesian_prod(
         torch.tensor([-1.0, -0.999, -0.5, 0.0, 1 / 256, 0.7, 1.0]),
         torch.tensor([-1e4, -200.0, -90.0, -40.0, -18.0, -5.0, 0.0, 5.0, 40.0, 90.0, 200.0, 1e4]),
@@ -78,12 +78,12 @@ def test_head_and_its_gradient_stay_finite(dtype: torch.dtype) -> None:
     assert torch.isfinite(log_p).all() and torch.isfinite(h.grad).all()
 
 
-def test_sharp_head_picks_the_bin_of_the_mean() -> None:
+def test_unet_head_picks_the_bin_of_the_mean_when_sharp() -> None:
     centre = torch.linspace(-1 + 1 / 24, 1 - 1 / 24, 24)
     assert torch.equal(truncated_logistic(centre, torch.full((24,), -1e3), 24).argmax(-1), torch.arange(24))
 
 
-def test_body_is_net_out_in_channel_row_column_order() -> None:
+def test_unet_body_is_net_out_in_channel_row_column_order() -> None:
     net = scrambled()
     x, t = batch(net)
     out, body = net.net_out(x, t), net.body(x, t)
@@ -94,7 +94,7 @@ def test_body_is_net_out_in_channel_row_column_order() -> None:
     assert out[:, :2].abs().max() < 1  # means are a tanh
 
 
-def test_fresh_network_centres_on_its_input() -> None:
+def test_unet_centres_on_its_input_when_fresh() -> None:
     net = UNet(**SIZES)
     x = torch.arange(net.length).remainder(net.symbols)[None]
     mu, log_scale = net.body(x, torch.tensor([0.5])).unbind(-1)
@@ -102,7 +102,7 @@ def test_fresh_network_centres_on_its_input() -> None:
     assert log_scale.abs().max() == 0
 
 
-def test_student_starts_as_its_teacher() -> None:
+def test_unet_student_starts_as_its_teacher() -> None:
     teacher = scrambled()
     student = UNet(**SIZES, latent={"dim": 1}).double().eval()
     report = student.load_state_dict(teacher.state_dict(), strict=False)
@@ -114,7 +114,7 @@ def test_student_starts_as_its_teacher() -> None:
     assert (student.body(x, t, None, lam) - teacher.body(x, t)).abs().max() > 1e-3
 
 
-def test_latent_initialisation() -> None:
+def test_unet_latent_initialisation() -> None:
     first, second = (UNet(**SIZES, latent={"dim": 1}) for _ in range(2))
     for net in (first, second):
         net.init_latent(0.3, torch.Generator().manual_seed(7))
@@ -134,7 +134,7 @@ def test_latent_initialisation() -> None:
 
 
 @pytest.mark.parametrize("features, entries", [("sinusoid", 3 * 8), ("raw", 3), (None, 3 * 8)])
-def test_vector_latent(features: str | None, entries: int) -> None:
+def test_unet_takes_a_vector_latent(features: str | None, entries: int) -> None:
     net = scrambled(latent={"dim": 3, "features": features, "distribution": "normal"})
     assert net.tlam_mix.in_features == entries + net.time_dim
     x, t = batch(net)
@@ -147,7 +147,7 @@ def test_vector_latent(features: str | None, entries: int) -> None:
         assert change[1] > 1e-4 and change[0] < 1e-12 and change[2] < 1e-12
 
 
-def test_latent_must_fit_the_network() -> None:
+def test_unet_rejects_a_latent_that_does_not_fit() -> None:
     student, teacher = scrambled(latent={"dim": 1}), scrambled()
     x, t = batch(teacher)
     with pytest.raises(ValueError, match="mixture"):
@@ -160,7 +160,7 @@ def test_latent_must_fit_the_network() -> None:
             UNet(**SIZES, latent={"inject": inject})
 
 
-def test_labels() -> None:
+def test_unet_uses_labels() -> None:
     net = scrambled(labels=4)
     x, t = batch(net)
     without = net.body(x, t)
@@ -170,7 +170,7 @@ def test_labels() -> None:
     assert "label_emb.weight" not in scrambled().state_dict()
 
 
-def test_checkpointing_changes_neither_output_nor_gradient() -> None:
+def test_unet_checkpointing_changes_neither_output_nor_gradient() -> None:
     net = scrambled(latent={"dim": 1}, dropout=0.2).train()
     x, t = batch(net)
     results = []
@@ -186,7 +186,7 @@ def test_checkpointing_changes_neither_output_nor_gradient() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_low_precision_weights_keep_fine_means(dtype: torch.dtype) -> None:
+def test_unet_low_precision_weights_keep_fine_means(dtype: torch.dtype) -> None:
     net = scrambled(latent={"dim": 1})
     x, t = batch(net)
     exact = net.body(x, t, None, t)
@@ -195,7 +195,7 @@ def test_low_precision_weights_keep_fine_means(dtype: torch.dtype) -> None:
     assert (found.double() - exact).abs().max() < (1e-3 if dtype == torch.float32 else 0.5)
 
 
-def test_autocast_stays_close_and_finite() -> None:
+def test_unet_autocast_stays_close_and_finite() -> None:
     net = scrambled(latent={"dim": 1}).float()
     x, t = batch(net)
     exact = net.body(x, t.float(), None, t.float())
@@ -206,7 +206,7 @@ def test_autocast_stays_close_and_finite() -> None:
     assert 0 < (found - exact).abs().max() < 0.5
 
 
-def test_config_rebuilds_the_network() -> None:
+def test_unet_config_rebuilds_the_network() -> None:
     net = scrambled(labels=2, latent={"dim": 2}, dropout=0.1, attention=[0, 1])
     again = build(net.config).double().eval()
     again.load_state_dict(net.state_dict())
@@ -216,7 +216,7 @@ def test_config_rebuilds_the_network() -> None:
     assert again.config == net.config and net.config["type"] == "unet"
 
 
-def test_sides_need_not_be_powers_of_two() -> None:
+def test_unet_sides_need_not_be_powers_of_two() -> None:
     net = UNet(256, (1, 28, 12), 8, [1, 1, 2], 1, 2, 8)
     x = torch.zeros(1, 28 * 12, dtype=torch.long)
     assert net.body(x, torch.tensor([0.3])).shape == (1, 28 * 12, 2)

@@ -32,7 +32,7 @@ def images(count: int = 3, channels: int = 3, side: int = 8) -> torch.Tensor:
     return torch.rand(count, channels, side, side, generator=torch.Generator().manual_seed(1)) * 2 - 1
 
 
-def test_codes_are_the_nearest_rows() -> None:
+def test_vqgan_codes_are_the_nearest_rows() -> None:
     model = made()
     z = model.pre_quant(images())
     rows = z.permute(0, 2, 3, 1).reshape(3, 16, 1, 5)
@@ -43,7 +43,7 @@ def test_codes_are_the_nearest_rows() -> None:
     assert torch.equal(vectors[1, :, 2, 3], model.quantize.embedding.weight[codes[1, 2 * 4 + 3]])
 
 
-def test_training_pass_decodes_the_codes() -> None:
+def test_vqgan_training_pass_decodes_the_codes() -> None:
     model = made()
     reconstruction, loss, codes = model.forward_train(images())
     torch.testing.assert_close(reconstruction, model.decode(codes), atol=1e-5, rtol=0)
@@ -52,7 +52,7 @@ def test_training_pass_decodes_the_codes() -> None:
     torch.testing.assert_close(loss, 1.25 * gap)
 
 
-def test_gradient_passes_straight_through() -> None:
+def test_vqgan_gradient_passes_straight_through() -> None:
     """The encoder feels the reconstruction as if there were no quantiser; the codebook does not feel it."""
     model = made()
     reconstruction, loss, codes = model.forward_train(images())
@@ -69,27 +69,27 @@ def test_gradient_passes_straight_through() -> None:
 
 
 @pytest.mark.parametrize("resolution, levels, grid", [(28, 3, 7), (8, 2, 4), (12, 1, 12)])
-def test_grid(resolution: int, levels: int, grid: int) -> None:
+def test_vqgan_grid_follows_resolution_and_levels(resolution: int, levels: int, grid: int) -> None:
     model = made(resolution=resolution, multipliers=[1] * levels, in_channels=1, out_channels=1)
     codes = model.encode(images(2, 1, resolution))
     assert model.grid == (grid, grid) and codes.shape == (2, grid * grid) and codes.dtype == torch.long
     assert model.decode(codes).shape == (2, 1, resolution, resolution)
 
 
-def test_attention_only_at_its_resolution() -> None:
+def test_vqgan_attends_only_at_its_resolutions() -> None:
     names = list(made().state_dict())
     assert "encoder.down.1.attn.0.q.weight" in names and "decoder.up.1.attn.1.q.weight" in names
     assert not [name for name in names if ".0.attn" in name]
 
 
-def test_impossible_sizes_are_refused() -> None:
+def test_vqgan_rejects_impossible_sizes() -> None:
     with pytest.raises(ValueError, match="multiples of 32"):
         made(channels=48)
     with pytest.raises(ValueError, match="multiple of 4"):
         made(resolution=10, multipliers=[1, 1, 1])
 
 
-def test_config_rebuilds_the_model() -> None:
+def test_vqgan_config_rebuilds_the_model() -> None:
     model = made(in_channels=1, out_channels=1)
     settings = dict(model.config)
     assert settings.pop("type") == "vqgan"
@@ -99,7 +99,7 @@ def test_config_rebuilds_the_model() -> None:
     assert torch.equal(model.decode(codes), again.decode(codes))
 
 
-def test_short_training_learns_to_reconstruct() -> None:
+def test_vqgan_learns_to_reconstruct_in_a_short_training() -> None:
     model = made(in_channels=1, out_channels=1, attention_resolutions=[]).train()
     target = torch.where(torch.arange(8) < 4, -1.0, 1.0).expand(2, 1, 8, 8).clone()
     target[1] = target[0].transpose(1, 2)

@@ -1,4 +1,4 @@
-"""Formats are told by content, every tensor is accounted for, and converting keeps every bit."""
+"""Formats are detected by content, the report covers every tensor, and converting keeps every bit."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_convert_keeps_every_bit(golden: Path, tmp_path: Path, case: str) -> Non
     assert torch.equal(outputs(converted), outputs(again))
 
 
-def test_names_of_files_do_not_matter(golden: Path, tmp_path: Path) -> None:
+def test_formats_do_not_depend_on_file_names(golden: Path, tmp_path: Path) -> None:
     shutil.copy(golden / "sdtt" / "model.safetensors", tmp_path / "weights.bin")
     shutil.copy(golden / "sdtt" / "config.json", tmp_path / "settings.txt")
     assert load(str(tmp_path)).config.provenance["format"] == "sdtt"
@@ -57,7 +57,7 @@ def test_names_of_files_do_not_matter(golden: Path, tmp_path: Path) -> None:
     assert bundle.config.provenance["format"] == "maskgit"
 
 
-def test_the_named_file_is_meant(golden: Path, tmp_path: Path) -> None:
+def test_load_reads_the_named_file(golden: Path, tmp_path: Path) -> None:
     """A foreign checkpoint, or other weights, beside a folder of our own."""
     convert(str(golden / "sdtt"), tmp_path / "out")
     shutil.copy(golden / "maskgit" / "MaskGIT_ImageNet_256.pth", tmp_path / "out" / "x.pth")
@@ -70,7 +70,7 @@ def test_the_named_file_is_meant(golden: Path, tmp_path: Path) -> None:
     assert torch.equal(weight, 2 * tensors["output_layer.linear.bias"])
 
 
-def test_a_header_whose_length_looks_like_a_pickle(tmp_path: Path) -> None:
+def test_kind_of_tells_safetensors_from_pickles(tmp_path: Path) -> None:
     """The first bytes of safetensors are a length, which may be the first bytes of a pickle."""
     path = tmp_path / "model"
     for filler in range(500):
@@ -80,7 +80,7 @@ def test_a_header_whose_length_looks_like_a_pickle(tmp_path: Path) -> None:
     assert path.read_bytes()[:2] == b"\x80\x01" and safe.kind_of(path) == "safetensors"
 
 
-def test_vqgan_comes_along_and_decodes(golden: Path, tmp_path: Path) -> None:
+def test_maskgit_loads_its_vqgan_and_decodes(golden: Path, tmp_path: Path) -> None:
     io = load_file(golden / "vqgan" / "io.safetensors")
     model = load(str(golden / "maskgit"), heads=4, vqgan=str(golden / "vqgan"))
     assert model.config.network["symbols"] == 40 and model.config.network["labels"] == 7
@@ -92,7 +92,7 @@ def test_vqgan_comes_along_and_decodes(golden: Path, tmp_path: Path) -> None:
     assert (load(str(tmp_path / "both")).decode(io["codes_in"].flatten(1)) == pictures).all()
 
 
-def test_one_vqgan_serves_two_resolutions(golden: Path) -> None:
+def test_vqgan_serves_two_resolutions(golden: Path) -> None:
     """MaskGIT at 512 pixels uses the tokenizer of 256: twice the side, attention at the same level."""
     from di4c_cli.codec.vq import assemble
     from di4c_cli.teacher.formats import vqgan
@@ -106,12 +106,12 @@ def test_one_vqgan_serves_two_resolutions(golden: Path) -> None:
     )
 
 
-def test_a_tokenizer_is_no_teacher(golden: Path) -> None:
+def test_load_rejects_a_tokenizer_as_teacher(golden: Path) -> None:
     with pytest.raises(UserError, match="image tokenizer"):
         load(str(golden / "vqgan"))
 
 
-def test_what_a_file_does_not_record_must_be_said(golden: Path) -> None:
+def test_load_asks_for_what_a_file_does_not_record(golden: Path) -> None:
     with pytest.raises(UserError, match="--heads"):
         load(str(golden / "maskgit"), codes=40)
     with pytest.raises(UserError, match="--codes"):
@@ -122,7 +122,7 @@ def test_what_a_file_does_not_record_must_be_said(golden: Path) -> None:
         load(str(golden / "maskgit"), head=4)
 
 
-def test_account_of_a_foreign_file(golden: Path) -> None:
+def test_load_report_of_a_foreign_file(golden: Path) -> None:
     report = load(str(golden / "sdtt_di4c_student"), weights="ema").load_report
     assert report is not None and report.counts == {"renamed": 35, "unused": 8}
     text = "\n".join(report.lines())
@@ -130,7 +130,7 @@ def test_account_of_a_foreign_file(golden: Path) -> None:
     assert text.endswith("43 tensors: 35 renamed, 8 unused.")
 
 
-def test_a_missing_or_misshapen_tensor_is_an_error(golden: Path, tmp_path: Path) -> None:
+def test_load_rejects_missing_and_misshapen_tensors(golden: Path, tmp_path: Path) -> None:
     shutil.copy(golden / "sdtt" / "config.json", tmp_path / "config.json")
     tensors = load_file(golden / "sdtt" / "model.safetensors")
     broken = {name: tensor for name, tensor in tensors.items() if not name.endswith("attn_out.weight")}
@@ -146,7 +146,7 @@ def test_a_missing_or_misshapen_tensor_is_an_error(golden: Path, tmp_path: Path)
         load(str(tmp_path))
 
 
-def test_a_configuration_of_another_model_is_an_error(golden: Path, tmp_path: Path) -> None:
+def test_load_rejects_a_configuration_of_another_model(golden: Path, tmp_path: Path) -> None:
     text = (golden / "sdtt" / "config.json").read_text().replace('"n_blocks": 2', '"n_blocks": 12')
     (tmp_path / "config.json").write_text(text)
     shutil.copy(golden / "sdtt" / "model.safetensors", tmp_path)
@@ -154,14 +154,14 @@ def test_a_configuration_of_another_model_is_an_error(golden: Path, tmp_path: Pa
         load(str(tmp_path))
 
 
-def test_several_models_in_a_folder_are_ambiguous(golden: Path, tmp_path: Path) -> None:
+def test_load_rejects_several_models_in_a_folder(golden: Path, tmp_path: Path) -> None:
     for name in ("a.pth", "b.pth"):
         shutil.copy(golden / "maskgit" / "MaskGIT_ImageNet_256.pth", tmp_path / name)
     with pytest.raises(UserError, match=r"several models .a.pth, b.pth"):
         load(str(tmp_path), heads=4, codes=40)
 
 
-def test_configuration_elsewhere(golden: Path, tmp_path: Path) -> None:
+def test_load_takes_a_configuration_elsewhere(golden: Path, tmp_path: Path) -> None:
     shutil.copy(golden / "tauldr" / "teacher" / "checkpoints" / "ckpt_0001999999.pt", tmp_path / "x.pt")
     with pytest.raises(UserError, match="does not fit the network"):
         load(str(tmp_path / "x.pt"))  # without a configuration it is taken for the published one
@@ -170,7 +170,7 @@ def test_configuration_elsewhere(golden: Path, tmp_path: Path) -> None:
     assert torch.equal(outputs(model), outputs(load(str(golden / "tauldr" / "teacher"))))
 
 
-def test_early_lightning_files_mention_classes(golden: Path, tmp_path: Path) -> None:
+def test_pickles_of_early_lightning_load(golden: Path, tmp_path: Path) -> None:
     """Their callbacks are keyed by class: the class is not imported, the entry is ignored."""
     tree = torch.load(golden / "vqgan" / "last.ckpt", weights_only=True)
     marker = type("ModelCheckpoint", (), {"__module__": "pytorch_lightning.callbacks.model_checkpoint"})
@@ -192,7 +192,7 @@ def test_early_lightning_files_mention_classes(golden: Path, tmp_path: Path) -> 
     assert model.config.codec["type"] == "vq"
 
 
-def test_recipes_of_paths(golden: Path) -> None:
+def test_recipe_for_paths(golden: Path) -> None:
     assert recipe_for(str(golden / "sdtt")) == "sdtt-7"
     assert recipe_for(str(golden / "maskgit")) == "maskgit-imagenet256"
     assert recipe_for(str(golden / "tauldr" / "teacher")) == "tauldr-cifar10"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tools import fuzz
 
 
-def test_fuzz_of_a_hundred_models_keeps_every_promise() -> None:
+def test_convert_survives_a_hundred_mutated_models() -> None:
     outcomes = fuzz.run(100, seed=0)
     assert outcomes["refused"] + outcomes["loaded"] == 100
     assert outcomes["peak_mb"] < fuzz.MEGABYTES

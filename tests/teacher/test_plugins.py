@@ -35,7 +35,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
         del sys.modules[name]
 
 
-def test_a_name_from_outside(installed: Path) -> None:
+def test_plugin_adds_a_name(installed: Path) -> None:
     model = load("random-teacher")
     x = torch.full((2, 6), 5)
     assert model.log_probs(x, 1.0).shape == (2, 6, 5)
@@ -43,7 +43,7 @@ def test_a_name_from_outside(installed: Path) -> None:
     assert listing.exit_code == 0 and "random-teacher" in listing.stdout
 
 
-def test_a_format_from_outside(installed: Path, tmp_path: Path) -> None:
+def test_plugin_adds_a_format(installed: Path, tmp_path: Path) -> None:
     model = load("random-teacher")
     flat = torch.cat([tensor.flatten() for tensor in model.denoiser.network.state_dict().values()])
     save_file({"all_numbers": flat}, tmp_path / "teacher.file")
@@ -51,13 +51,13 @@ def test_a_format_from_outside(installed: Path, tmp_path: Path) -> None:
     assert torch.equal(load(str(tmp_path / "teacher.file")).log_probs(x, 1.0), model.log_probs(x, 1.0))
 
 
-def test_a_broken_package_is_named(installed: Path) -> None:
+def test_plugin_error_names_a_broken_package(installed: Path) -> None:
     (installed / "entry_points.txt").write_text("[di4c.teachers]\nrandom-teacher = random_teacher:nothing\n")
     with pytest.raises(Failure, match="'random-teacher' of the package random-teacher cannot be imported"):
         load("random-teacher")
 
 
-def test_a_broken_package_is_in_nobody_elses_way(installed: Path, tmp_path: Path) -> None:
+def test_plugin_error_does_not_affect_other_models(installed: Path, tmp_path: Path) -> None:
     (installed / "entry_points.txt").write_text("[di4c.teachers]\nrandom-teacher = random_teacher:nothing\n")
     assert load("tiny-digits").name == "tiny-digits"
     save_file({"all_numbers": torch.zeros(3)}, tmp_path / "teacher.file")

@@ -14,7 +14,7 @@ from di4c_cli.teacher import formats, recipe_for, registry
 LOSSES, SIZES, ROUNDS = ("mse", "tvd"), ("sm", "md", "large"), range(1, 8)
 
 
-def test_every_promised_name_is_there() -> None:
+def test_registry_has_every_promised_name() -> None:
     expected = {f"sdtt-{n}": f"baselines_kld_step_{n}0000" for n in ROUNDS}
     expected |= {f"sdtt-{loss}-{n}": f"baselines_{loss}_step_{n}0000" for loss in LOSSES for n in ROUNDS}
     expected |= {f"sdtt-{size}-{n}": f"scaling_400k_{size}_step_{n}0000" for size in SIZES for n in ROUNDS}
@@ -30,7 +30,7 @@ def test_every_promised_name_is_there() -> None:
     assert sum(entry.source == "embedded" for entry in entries.values()) == 8
 
 
-def test_every_entry_is_complete() -> None:
+def test_registry_entries_are_complete() -> None:
     known = {module.NAME for module in formats.FORMATS}
     recipes = recipe_file.names()
     for entry in registry.entries().values():
@@ -56,13 +56,13 @@ def test_every_entry_is_complete() -> None:
         ("x" * 5000, "There is no model"),
     ],
 )
-def test_wrong_and_unreachable_names(name: str, told: str) -> None:
+def test_load_explains_wrong_and_unreachable_names(name: str, told: str) -> None:
     Path("runs").mkdir()
     with pytest.raises(UserError, match=told):
         load(name)
 
 
-def test_recipes_of_names() -> None:
+def test_recipe_for_names() -> None:
     assert recipe_for("sdtt-6") == "sdtt-6"
     assert recipe_for("sdtt-7@some-branch") == "sdtt-7"
     assert recipe_for("tiny-digits-student") == "tiny-digits"

@@ -65,7 +65,7 @@ WRITERS = {"zip": zip_file, "legacy": legacy_file} | {
 @pytest.mark.parametrize("ending", [".pt", ".pth", ".ckpt", ".bin", ".safetensors"])
 @pytest.mark.parametrize("layout", WRITERS)
 @pytest.mark.parametrize("payload", [Command, Writer])
-def test_a_pickle_that_would_run_code_is_refused(
+def test_pickles_that_would_run_code_are_rejected(
     golden: Path, tmp_path: Path, layout: str, ending: str, payload: type[Command]
 ) -> None:
     marker = tmp_path / "executed"
@@ -81,7 +81,7 @@ def test_a_pickle_that_would_run_code_is_refused(
     assert marker.exists()
 
 
-def test_the_payload_may_hide_anywhere(golden: Path, tmp_path: Path) -> None:
+def test_pickles_with_hidden_payloads_are_rejected(golden: Path, tmp_path: Path) -> None:
     marker = tmp_path / "executed"
     tree = torch.load(golden / "sdtt_di4c_student" / "last.ckpt", weights_only=True)
     tree["state_dict"]["backbone.vocab_embed.embedding"] = OrderedDict(a=[Command(marker)])
@@ -94,7 +94,7 @@ def test_the_payload_may_hide_anywhere(golden: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "program", [b"c__builtin__\neval\n(V1\ntR.", b"cbuiltins\nbytearray\n(I1000000000000\ntR."]
 )
-def test_a_table_of_contents_by_hand(tmp_path: Path, program: bytes) -> None:
+def test_pickles_with_a_crafted_table_of_contents_are_rejected(tmp_path: Path, program: bytes) -> None:
     """Also what torch itself would let pass: a reader asked for 10^12 bytes."""
     path = tmp_path / "model.pt"
     with zipfile.ZipFile(path, "w") as archive:
@@ -104,14 +104,14 @@ def test_a_table_of_contents_by_hand(tmp_path: Path, program: bytes) -> None:
         pickles.read_pickle(path)
 
 
-def test_benign_files_of_both_layouts_load(golden: Path, tmp_path: Path) -> None:
+def test_pickles_of_both_layouts_load(golden: Path, tmp_path: Path) -> None:
     tree = torch.load(golden / "maskgit" / "MaskGIT_ImageNet_256.pth", weights_only=True)
     for name, write in (("zip", zip_file), ("legacy", legacy_file)):
         write(tree, tmp_path / name)
         assert load(str(tmp_path / name), heads=4, codes=40).config.labels == 7
 
 
-def test_zip_bombs(golden: Path, tmp_path: Path) -> None:
+def test_pickles_that_are_zip_bombs_are_rejected(golden: Path, tmp_path: Path) -> None:
     path = tmp_path / "model.pt"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("archive/data.pkl", pickle.dumps({}, 2))
@@ -121,7 +121,7 @@ def test_zip_bombs(golden: Path, tmp_path: Path) -> None:
         pickles.read_pickle(path)
 
 
-def test_overlapping_records(tmp_path: Path) -> None:
+def test_pickles_with_overlapping_records_are_rejected(tmp_path: Path) -> None:
     """Stored records that share their bytes: the archive claims a multiple of its size."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
@@ -142,15 +142,15 @@ def test_overlapping_records(tmp_path: Path) -> None:
         pickles.read_pickle(path)
 
 
-def test_an_expanded_tensor_claims_more_than_is_stored(golden: Path, tmp_path: Path) -> None:
+def test_load_rejects_expanded_tensors(golden: Path, tmp_path: Path) -> None:
     tree = torch.load(golden / "maskgit" / "MaskGIT_ImageNet_256.pth", weights_only=True)
     tree["model_state_dict"]["tok_emb.weight"] = torch.zeros(1).expand(10**6, 10**6)
     torch.save(tree, tmp_path / "x.pth")
-    with pytest.raises(UserError, match="claims more numbers than are stored"):
+    with pytest.raises(UserError, match="claims more values than are stored"):
         load(str(tmp_path / "x.pth"), heads=4, codes=40)
 
 
-def test_yaml_cannot_build_objects(golden: Path, tmp_path: Path) -> None:
+def test_yaml_configurations_cannot_build_objects(golden: Path, tmp_path: Path) -> None:
     folder = tmp_path / "teacher"
     shutil.copytree(golden / "tauldr" / "teacher", folder)
     marker = tmp_path / "executed"
@@ -162,7 +162,7 @@ def test_yaml_cannot_build_objects(golden: Path, tmp_path: Path) -> None:
     assert not marker.exists()
 
 
-def test_no_remote_code_anywhere() -> None:
+def test_package_never_runs_remote_code() -> None:
     """Where transformers loads something, remote code is refused outright; no torch.load could run code."""
     loads = []
     for path in (ROOT / "di4c_cli").rglob("*.py"):

@@ -9,7 +9,7 @@ import torch
 
 from di4c_cli import network, recipe_file
 from di4c_cli.teacher import registry
-from di4c_cli.teacher.architectures import ARCHITECTURES
+from di4c_cli.teacher.architectures import architectures
 from di4c_cli.training.dry_run import preview
 
 ADAM = {"kind": "adam", "betas": (0.9, 0.999), "weight_decay": 0.0, "clip": 1.0}
@@ -111,9 +111,9 @@ def test_a_dry_run_of_each(name: str, tmp_path: Path, monkeypatch: pytest.Monkey
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("name", architectures())
 def test_architectures_have_the_stated_number_of_weights(name: str) -> None:
     with torch.device("meta"):
-        built = network.build(ARCHITECTURES[name].network)
-    assert sum(parameter.numel() for parameter in built.parameters()) == ARCHITECTURES[name].parameters
+        built = network.build(architectures()[name].network)
+    assert sum(parameter.numel() for parameter in built.parameters()) == architectures()[name].parameters
     assert name in {entry.architecture for entry in registry.entries().values()}

@@ -21,15 +21,11 @@ def find(source: ModelFiles, extra: Callable[[], tuple[ModuleType, ...]] = tuple
             if candidate.detect(source):
                 return candidate
     if vqgan.detect(source):
-        raise TokenizerOnly(
-            f"{source.name} is an image tokenizer, not a teacher.",
-            "Use `di4c convert` on a MaskGIT transformer with --vqgan.",
-        )
+        hint = "Use `di4c convert` on a MaskGIT transformer with --vqgan."
+        raise TokenizerOnly(f"{source.name} is an image tokenizer, not a teacher.", hint)
     names = ", ".join(path.name for path in source.files[:4]) or "nothing"
-    raise UserError(
-        f"{source.name} holds no config.json and no checkpoint of a format di4c knows, but {names}.",
-        f"Known formats: {', '.join(module.NAME for module in FORMATS)}.",
-    )
+    problem = f"{source.name} holds no config.json and no checkpoint of a known format, but {names}."
+    raise UserError(problem, f"Known formats: {', '.join(module.NAME for module in FORMATS)}.")
 
 
 def recipe_by_config(source: ModelFiles) -> str | None:

@@ -1,4 +1,4 @@
-"""What the formats of the DiT (SDTT, MDLM, Di4C students of SDTT) have in common. Not a format itself."""
+"""Functions that the formats of the DiT share (SDTT, MDLM, Di4C students of SDTT)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def backbone(tensors: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, s
 
 
 def sizes(tensors: dict[str, Tensor], where: str) -> dict[str, int]:
-    """What the shapes tell: symbols, width, depth, cond_dim, and the heads if the rotary buffer is there."""
+    """Sizes from the shapes: symbols, width, depth, cond_dim, and the heads if the rotary buffer is there."""
     table, condition = tensors.get(EMBEDDING), tensors.get("sigma_map.mlp.0.bias")
     if table is None or table.dim() != 2 or condition is None or condition.dim() != 1 or len(table) < 2:
         raise UserError(f"{where} lacks the token table or the noise embedding of a DiT.", "Fetch it again.")
@@ -45,13 +45,11 @@ def sizes(tensors: dict[str, Tensor], where: str) -> dict[str, int]:
 
 
 def agree(found: dict[str, int], claimed: dict[str, Any], where: str) -> None:
-    """A configuration that contradicts its weights belongs to another model."""
+    """Reject a configuration that contradicts its weights."""
     for name, value in claimed.items():
         if type(value) is int and name in found and value != found[name]:
-            raise UserError(
-                f"{where}: the configuration says {name} {value}, the weights say {found[name]}.",
-                "Put the configuration beside the weights it belongs to.",
-            )
+            problem = f"{where}: the configuration says {name} {value}, the weights say {found[name]}."
+            raise UserError(problem, "Put the configuration beside the weights it belongs to.")
 
 
 def text_codec(
@@ -85,10 +83,8 @@ def bundle(
     agree(found, {name: value for name, value in settings.items() if name != "length"}, where)
     heads = options.heads or found.get("heads") or settings.get("heads")
     if type(heads) is not int or heads < 1:
-        raise UserError(
-            f"{where} does not tell its number of attention heads.",
-            "Use `di4c convert` with --heads and name what it writes.",
-        )
+        hint = "Use `di4c convert` with --heads and name what it writes."
+        raise UserError(f"{where} does not record its number of attention heads.", hint)
     codec, folder = text_codec(found["symbols"], tokenizer, options)
     student = LATENT in kept
     config = ModelConfig(

@@ -1,4 +1,4 @@
-"""MaskGIT transformers in PyTorch (`.pth`), with or without λ; a VQGAN found beside them is taken along."""
+"""MaskGIT transformers in PyTorch (`.pth`), with or without λ, and the VQGAN beside them if there is one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RECIPE = "maskgit-imagenet256"
 LATENT = "latent_projection.0.weight"
 PUBLISHED_WIDTH, PUBLISHED_HEADS = 768, 16
 PUBLISHED_CLASSES = 1000
-GUIDANCE, STEPS = 3.0, 8
+DEFAULT_GUIDANCE, DEFAULT_STEPS = 3.0, 8
 
 
 def is_checkpoint(tree: dict[str, Any]) -> bool:
@@ -59,7 +59,9 @@ def read(source: ModelFiles, options: LoadOptions) -> Bundle:
         latent=LatentConfig(dim=1, inject="token", features="sinusoid") if student else None,
         labels=network["labels"],
         codec={"type": "none"} if tokenizer is None else tokenizer.codec,
-        sampling=SamplingDefaults(sampler="confidence", steps=STEPS, guidance=GUIDANCE, tile=16),
+        sampling=SamplingDefaults(
+            sampler="confidence", steps=DEFAULT_STEPS, guidance=DEFAULT_GUIDANCE, tile=16
+        ),
         provenance={**source.origin, "format": NAME},
     )
     codec_tensors = None if tokenizer is None else tokenizer.tensors
@@ -69,28 +71,22 @@ def read(source: ModelFiles, options: LoadOptions) -> Bundle:
 def sizes(
     tensors: dict[str, Tensor], options: LoadOptions, tokenizer: vqgan.ImageTokenizer | None, where: str
 ) -> dict[str, Any]:
-    """Network settings from the shapes; heads, and where codes end and classes begin, are not in the file."""
+    """Network settings from the shapes. The file tells neither the heads nor how many table rows are codes."""
     table, bias, inner = (
         tensors.get(name) for name in ("tok_emb.weight", "bias", "transformer.layers.0.1.fn.net.0.bias")
     )
     sound = table is not None and table.dim() == 2 and bias is not None and bias.dim() == 2 and len(bias) > 1
     if not sound or table is None or bias is None or inner is None or inner.dim() != 1:
-        raise UserError(
-            f"{where} lacks the token table, the bias or the blocks of MaskGIT.", "Fetch it again."
-        )
+        raise UserError(f"{where} lacks the tokens, the bias or the blocks of MaskGIT.", "Fetch it again.")
     rows, width = table.shape
     codes = options.codes or (tokenizer.settings["codes"] if tokenizer else rows - 2 - PUBLISHED_CLASSES)
     if not 1 <= codes <= rows - 2:
-        raise UserError(
-            f"{where} has a table of {rows} rows, which does not tell its number of image codes.",
-            "Use `di4c convert` with --codes, or with --vqgan and the tokenizer.",
-        )
+        hint = "Use `di4c convert` with --codes, or with --vqgan and the tokenizer."
+        raise UserError(f"The token table of {where} does not tell its number of image codes.", hint)
     heads = options.heads or (PUBLISHED_HEADS if width == PUBLISHED_WIDTH else None)
     if heads is None:
-        raise UserError(
-            f"{where} does not record its number of attention heads.",
-            "Use `di4c convert` with --heads and name what it writes.",
-        )
+        hint = "Use `di4c convert` with --heads and name what it writes."
+        raise UserError(f"{where} does not record its number of attention heads.", hint)
     depth = len({name.split(".")[2] for name in tensors if name.startswith("transformer.layers.")})
     return {
         "type": "maskgit",

@@ -1,4 +1,4 @@
-"""Our own folder: config.json and model.safetensors, as `distill` and `convert` write it."""
+"""Our own model folder, as `distill` and `convert` write it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NAME = "di4c"
 
 
 def folder_of(source: ModelFiles) -> Path | None:
-    """Where config.json is."""
+    """The folder of config.json, if there is one."""
     return next((path.parent for path in source.files if path.name == "config.json"), None)
 
 

@@ -47,12 +47,5 @@ def read(source: ModelFiles, options: LoadOptions) -> Bundle:
     """The teacher; the EMA is not in these files, so there is only one set of weights."""
     tree, path = source.tree(is_config), source.tensor_file(dit.holds_dit)
     assert tree is not None and path is not None
-    return dit.bundle(
-        source,
-        path.name,
-        source.tensors(path),
-        settings_of(tree),
-        options,
-        tokenizer_of(tree),
-        {"format": NAME},
-    )
+    settings, tokenizer = settings_of(tree), tokenizer_of(tree)
+    return dit.bundle(source, path.name, source.tensors(path), settings, options, tokenizer, {"format": NAME})

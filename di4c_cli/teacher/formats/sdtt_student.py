@@ -36,15 +36,10 @@ def read(source: ModelFiles, options: LoadOptions) -> Bundle:
         ema = checkpoint.get("ema")
         tensors |= pickles.averaged(ema.get("shadow_params") if isinstance(ema, dict) else None, names, path)
     tree = source.tree(sdtt.is_config)
-    result = dit.bundle(
-        source,
-        path.name,
-        tensors,
-        {} if tree is None else sdtt.settings_of(tree),
-        options,
-        None if tree is None else sdtt.tokenizer_of(tree),
-        {"format": NAME, "weights": weights},
-    )
+    settings = {} if tree is None else sdtt.settings_of(tree)
+    tokenizer = None if tree is None else sdtt.tokenizer_of(tree)
+    provenance = {"format": NAME, "weights": weights}
+    result = dit.bundle(source, path.name, tensors, settings, options, tokenizer, provenance)
     result.unused |= {key: "training state" for key in checkpoint if key not in ("state_dict", "ema")}
     result.unused["ema" if weights == "live" else "state_dict"] = f"the {weights} weights were asked for"
     return result

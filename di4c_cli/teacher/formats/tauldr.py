@@ -14,14 +14,10 @@ from di4c_cli.teacher.model_files import ModelFiles
 NAME = "tauldr"
 RECIPE = "tauldr-cifar10"
 LATENT = "tlam_mix.weight"
-STEPS = 10
+EMA = "ema_shadow_params"
+DEFAULT_STEPS = 10
 SWITCHES = {"skip_rescale": True, "fix_logistic": False, "low_t_logit_adjust": False}
 """Switches of the published code and the values that our network implements."""
-PUBLISHED = (
-    network_settings("tauldr-unet", time_scale=1000.0, dropout=0.1),
-    process_settings("tauldr-unet", rate_sigma=6.0, q_sigma=512.0, time_exponential=100.0, time_base=3.0),
-)
-"""Network and process of the CIFAR-10 model, for checkpoints that come without their configuration."""
 
 
 def is_checkpoint(tree: dict[str, Any]) -> bool:
@@ -55,16 +51,16 @@ def read(source: ModelFiles, options: LoadOptions) -> Bundle:
     stored = checkpoint["model"]
     live = pickles.tensors_of(stored, path.name)
     weights = options.weights or "ema"
-    chosen = pickles.averaged(stored.get("ema_shadow_params"), list(live), path) if weights == "ema" else live
+    chosen = pickles.averaged(stored.get(EMA), list(live), path) if weights == "ema" else live
     tensors, renamed, unused = strip(chosen, ("net.module.", "net."))
     tree = source.tree(is_config)
-    network, process = PUBLISHED if tree is None else settings_of(tree)
+    network, process = settings_of(tree)
     unused |= {key: "training state" for key in checkpoint if key != "model"}
-    unused |= {
-        str(key): "state of the EMA" for key in stored if key not in live and key != "ema_shadow_params"
-    }
+    unused |= {str(key): "EMA state" for key in stored if key not in live}
     if weights == "live":
-        unused["ema_shadow_params"] = "the live weights were asked for"
+        unused[EMA] = "the live weights were asked for"
+    else:
+        unused.pop(EMA)
     latent = None
     if LATENT in tensors:
         latent = LatentConfig(inject="film", features="sinusoid", dim=_latent_dim(tree))
@@ -75,7 +71,7 @@ def read(source: ModelFiles, options: LoadOptions) -> Bundle:
         process=process,
         latent=latent,
         codec={"type": "pixels", "shape": network["shape"], "levels": network["symbols"]},
-        sampling=SamplingDefaults(grid="pixels", last="argmax", steps=STEPS, tile=16),
+        sampling=SamplingDefaults(grid="pixels", last="argmax", steps=DEFAULT_STEPS, tile=16),
         provenance={**source.origin, "format": NAME, "weights": weights},
     )
     return Bundle(config, tensors, path.name, renamed, unused)
@@ -88,18 +84,23 @@ def _latent_dim(tree: dict[str, Any] | None) -> int:
     return dim
 
 
-def settings_of(tree: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Network and process settings under our names."""
+def settings_of(tree: dict[str, Any] | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Network and process settings under our names; those of the published model if there is no configuration."""
+    if tree is None:
+        process = process_settings(
+            "tauldr-unet", rate_sigma=6.0, q_sigma=512.0, time_exponential=100.0, time_base=3.0
+        )
+        return network_settings("tauldr-unet", time_scale=1000.0, dropout=0.1), process
     where = "The tauLDR model"
     for name, expected in SWITCHES.items():
         if tree["model"].get(name, expected) != expected:
-            raise UserError(
-                f"{where} was trained with {name}, which is not the published layout.", "Use another."
-            )
+            raise UserError(f"{where} has another {name} than the published one.", "Use another model.")
     symbols = require(tree, "data.S", int, where)
     span = tree["model"].get("data_min_max", [0, symbols - 1])
     if span != [0, symbols - 1]:
-        raise UserError(f"{where} counts grey levels as {span}, not from 0 to {symbols - 1}.", "Use another.")
+        raise UserError(
+            f"{where} counts grey levels as {span}, not from 0 to {symbols - 1}.", "Use another model."
+        )
     network = {
         "type": "unet",
         "symbols": symbols,

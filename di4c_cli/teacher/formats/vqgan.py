@@ -42,17 +42,15 @@ class ImageTokenizer:
         return {"type": "vq", "file": FILE, "vqgan": self.settings}
 
     def at_length(self, length: int) -> ImageTokenizer:
-        """The same tokenizer for pictures of `length` codes: MaskGIT uses one VQGAN at 256 and at 512 pixels.
+        """The same tokenizer for images of `length` codes: MaskGIT uses one VQGAN at 256 and at 512 pixels.
 
-        Its levels with attention are named by resolution and move along.
+        `attention_resolutions` scales with the resolution.
         """
         side = math.isqrt(length)
         per_code = 2 ** (len(self.settings["multipliers"]) - 1)
         old, new = self.settings["resolution"], side * per_code
         if side * side != length:
-            raise UserError(
-                f"A VQGAN makes square pictures, but the model has {length} codes.", "Use another."
-            )
+            raise UserError(f"A VQGAN needs a square number of codes, not {length}.", "Use another model.")
         moved = [at * new // old for at in self.settings["attention_resolutions"]]
         settings = {**self.settings, "resolution": new, "attention_resolutions": moved}
         return ImageTokenizer(settings, self.tensors, self.unused)
@@ -98,16 +96,9 @@ def settings_of(tree: dict[str, Any]) -> dict[str, Any]:
     params = tree["model"]["params"]
     where = "The VQGAN"
     if params["ddconfig"].get("double_z"):
-        raise UserError(
-            "The VQGAN has double_z, which is not the published layout.", "Use the published tokenizer."
-        )
-    names = {
-        "channels": "ch",
-        "blocks": "num_res_blocks",
-        "z_channels": "z_channels",
-        "resolution": "resolution",
-    }
-    names |= {"in_channels": "in_channels", "out_channels": "out_ch"}
+        raise UserError(f"{where} has double_z, which is not the published layout.", "Use the published one.")
+    names = {"channels": "ch", "blocks": "num_res_blocks", "out_channels": "out_ch"}
+    names |= {name: name for name in ("z_channels", "resolution", "in_channels")}
     settings = {ours: require(params, f"ddconfig.{theirs}", int, where) for ours, theirs in names.items()}
     settings["multipliers"] = require(params, "ddconfig.ch_mult", list, where)
     settings["attention_resolutions"] = require(params, "ddconfig.attn_resolutions", list, where)

@@ -19,7 +19,7 @@ class Zeros:
         return Batch(index, torch.zeros(count, 64, dtype=torch.long), torch.full((count,), 3))
 
 
-def test_a_share_of_the_samples_is_the_teacher_s() -> None:
+def test_mixture_takes_its_share_from_the_teacher() -> None:
     teacher = di4c_cli.load("tiny-digits")
     mixture = SyntheticMixture(Zeros(), teacher, 0.25, 8, 2, seed=5)
     batch = mixture.read(0, 2000)
@@ -35,7 +35,7 @@ def test_a_share_of_the_samples_is_the_teacher_s() -> None:
     assert torch.equal(again.pool, mixture.pool)
 
 
-def test_without_data_all_samples_are_the_teacher_s() -> None:
+def test_mixture_without_data_takes_all_samples_from_the_teacher() -> None:
     teacher = di4c_cli.load("tiny-digits")
     empty = NoData(DataSpec(0, "data/1", 64, 8, 10, 0.5, False))
     mixture = SyntheticMixture(empty, teacher, 1.0, 20, 1, seed=0)
@@ -46,7 +46,7 @@ def test_without_data_all_samples_are_the_teacher_s() -> None:
         assert any(torch.equal(x, mixture.pool[i]) and label in (-1, i % 10) for i in range(20))
 
 
-def test_a_labelled_pool_is_drawn_with_its_labels() -> None:
+def test_mixture_draws_a_labelled_pool() -> None:
     teacher = di4c_cli.load("tiny-digits")
     mixture = SyntheticMixture(Zeros(), teacher, 1.0, 12, 1, seed=0)
     assert mixture.label is not None and mixture.label.tolist() == [*range(10), 0, 1]
