@@ -104,9 +104,7 @@ def read_config(folder: Path) -> ModelConfig:
     """config.json of a model folder, checked."""
     path = folder / "config.json"
     if not path.is_file():
-        raise UserError(
-            f"{folder} has no config.json: it is no di4c model.", "Name a folder that di4c wrote."
-        )
+        raise UserError(f"{folder} has no config.json.", "Name a model folder that di4c wrote.")
     if path.stat().st_size > MAX_CONFIG_BYTES:
         raise UserError(f"{path} is larger than any config.json.", "Convert the model again.")
     try:

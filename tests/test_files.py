@@ -1,4 +1,4 @@
-"""Writes are whole or absent."""
+"""Files and folders are written completely or not at all."""
 
 from __future__ import annotations
 

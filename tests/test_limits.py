@@ -1,4 +1,4 @@
-"""Absurd and contradictory configurations are refused at once, before anything is built from them."""
+"""Absurd and contradictory configurations are rejected before anything is built from them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The diffusion transformer of MDLM and SDTT: rotary attention, blocks modulated by the noise level.
 
-Parameter names and their order are the published ones without the prefix `backbone.`; what the logits mean
-(the mask never predicted, known tokens kept) is the denoiser's business.
+Parameter names and their order are the published ones without the prefix `backbone.`; the denoiser
+handles the mask and the known tokens.
 """
 
 from __future__ import annotations
@@ -146,12 +146,10 @@ class DiT(LatentNetwork):
         super().__init__()
         if width % (2 * heads):
             raise UserError(
-                f"width {width} must be a multiple of twice the {heads} heads.", "Choose another width."
+                f"width {width} must be a multiple of {2 * heads} (2 × heads).", "Choose another."
             )
         if labels:
-            raise UserError(
-                "The DiT takes no class labels.", "Use the network type maskgit, or labels: null."
-            )
+            raise UserError("The DiT takes no labels.", "Use the network type maskgit, or labels: null.")
         self.symbols, self.length, self.width = symbols, length, width
         self.depth, self.heads, self.cond_dim = depth, heads, cond_dim
         self.dropout, self.time_conditioning = dropout, time_conditioning
@@ -179,7 +177,7 @@ class DiT(LatentNetwork):
 
     @property
     def stack(self) -> list[Block]:
-        """The blocks with their type, which a ModuleList forgets."""
+        """The blocks with their type (a ModuleList is typed as modules)."""
         return cast("list[Block]", list(self.blocks))
 
     @property

@@ -131,9 +131,7 @@ class MaskGit(LatentNetwork):
     ) -> None:
         super().__init__()
         if width % heads:
-            raise UserError(
-                f"width {width} must be a multiple of the {heads} heads.", "Choose another width."
-            )
+            raise UserError(f"width {width} must be a multiple of {heads} heads.", "Choose another width.")
         self.symbols, self.length, self.width = symbols, length, width
         self.depth, self.heads, self.mlp = depth, heads, mlp
         self.labels, self.dropout = labels or 0, dropout
@@ -152,7 +150,7 @@ class MaskGit(LatentNetwork):
 
     @staticmethod
     def _outer(width: int, dropout: float) -> list[nn.Module]:
-        """What the stacks before and after the blocks have in common, modules 0 to 4."""
+        """Modules 0 to 4 of the stacks before and after the blocks."""
         return [
             nn.LayerNorm(width, eps=OUTER_EPS),
             nn.Dropout(dropout),
@@ -183,7 +181,7 @@ class MaskGit(LatentNetwork):
         return torch.where(label < 0, nothing, self.symbols + 1 + label)[:, None]
 
     def body(self, x: Tensor, t: Tensor, label: Tensor | None = None, lam: Tensor | None = None) -> Tensor:
-        """Codes `(B, D)` -> states `(B, D, H)` to be met with the token table; the time is not used."""
+        """Codes `(B, D)` -> states `(B, D, H)` to be multiplied with the token table; the time is not used."""
         with without_autocast(x.device):
             token, film = self.latent_vectors(lam)
             hidden = self.tok_emb(torch.cat((x, self.class_token(x, label)), dim=1)) + self.pos_emb

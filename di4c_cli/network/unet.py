@@ -81,7 +81,7 @@ class UNet(nn.Module):
         return settings
 
     def _check(self) -> None:
-        """Refuse sizes for which the skip connections or the features would not fit."""
+        """Reject sizes for which the skip connections or the features do not fit."""
         factor = 2 ** (len(self.multipliers) - 1)
         if self.shape[1] % factor or self.shape[2] % factor:
             raise ValueError(f"image sides {self.shape[1:]} must be multiples of {factor}")
@@ -192,7 +192,7 @@ class UNet(nn.Module):
         return sinusoid(scaled, self.time_dim).to(self.input_conv.weight.dtype)
 
     def time_embedding(self, feature: Tensor, label: Tensor | None) -> Tensor:
-        """Time feature (B, time_dim), label (B,) or None: (B, 4·time_dim); no table, no effect of labels."""
+        """Time feature (B, time_dim), label (B,) or None: (B, 4·time_dim); labels need a label table."""
         with without_autocast(feature.device):
             time = self.temb_modules[1](F.silu(self.temb_modules[0](feature)))
         if self.labels is None:
@@ -271,5 +271,5 @@ class UNet(nn.Module):
         return self.net_out(x, t, label, lam).reshape(len(x), 2, self.length).transpose(1, 2)
 
     def head(self, h: Tensor, d: Tensor | None = None) -> Tensor:
-        """h (n, 2) at positions d (n,), which do not matter here: logits (n, S)."""
+        """h (n, 2) at any positions: logits (n, S)."""
         return truncated_logistic(h[:, 0], h[:, 1], self.symbols)

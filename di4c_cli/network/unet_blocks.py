@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 # exp(20) makes every bin of a 16-bit range one-hot; beyond it the exponential only brings overflow.
 MAX_LOG_STEEPNESS = 20.0
-TAIL = 1e-6
+TAIL_PROBABILITY = 1e-6
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -30,7 +30,7 @@ def group_norm(channels: int) -> nn.GroupNorm:
 
 
 def conv3x3(inputs: int, outputs: int, zero: bool = False) -> nn.Conv2d:
-    """A size-preserving 3x3 convolution; `zero` starts it silent, for the last layer of a residual branch."""
+    """A size-preserving 3x3 convolution; `zero` sets its weights to zero, for the last layer of a residual branch."""
     conv = nn.Conv2d(inputs, outputs, 3, padding=1)
     reset(conv, 0.0 if zero else 1.0)
     return conv
@@ -144,4 +144,6 @@ def truncated_logistic(mu: Tensor, log_scale: Tensor, symbols: int) -> Tensor:
     edge = torch.linspace(-1.0, 1.0, symbols + 1, dtype=mu.dtype, device=mu.device)
     distance = (edge - mu[:, None]) * steepness
     inside = -torch.expm1(-steepness * (2.0 / symbols))
-    return F.logsigmoid(distance[:, 1:]) + torch.log(torch.sigmoid(-distance[:, :-1]) * inside + TAIL)
+    return F.logsigmoid(distance[:, 1:]) + torch.log(
+        torch.sigmoid(-distance[:, :-1]) * inside + TAIL_PROBABILITY
+    )

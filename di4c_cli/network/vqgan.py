@@ -16,7 +16,7 @@ from di4c_cli.network.unet_blocks import Downsample, Upsample, attend
 
 
 def norm(channels: int) -> nn.GroupNorm:
-    """Always 32 groups, whatever the width."""
+    """A norm of 32 groups for any width."""
     return nn.GroupNorm(32, channels, eps=1e-6)
 
 
@@ -135,7 +135,7 @@ class Decoder(nn.Module):
 
 
 class Codebook(nn.Module):
-    """`codes` vectors of width `dim`; a small uniform start keeps all of them in reach."""
+    """`codes` vectors of width `dim`; the small uniform initialisation keeps all of them in use."""
 
     def __init__(self, codes: int, dim: int) -> None:
         super().__init__()

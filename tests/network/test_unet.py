@@ -1,4 +1,4 @@
-"""The pixel U-Net: its output law against the plain formula, λ and label conditioning, gradients, shapes."""
+"""The pixel U-Net: its output distribution against the plain formula, λ and label conditioning, gradients, shapes."""
 
 from __future__ import annotations
 

@@ -16,16 +16,8 @@ from di4c_cli.teacher.bundle import require
 from di4c_cli.teacher.model_files import ModelFiles, has_suffix
 
 FILE = "vqgan.safetensors"
-PUBLISHED: dict[str, Any] = {
-    "channels": 128,
-    "multipliers": [1, 1, 2, 2, 4],
-    "blocks": 2,
-    "attention_resolutions": [16],
-    "z_channels": 256,
-    "embed_dim": 256,
-    "codes": 1024,
-    "resolution": 256,
-}
+PUBLISHED: dict[str, Any] = {"channels": 128, "multipliers": [1, 1, 2, 2, 4], "blocks": 2, "z_channels": 256}
+PUBLISHED |= {"embed_dim": 256, "codes": 1024, "resolution": 256, "attention_resolutions": [16]}
 
 
 @dataclass
