@@ -48,7 +48,7 @@ def test_entrants_include_a_local_teacher(tmp_path: Path, monkeypatch: pytest.Mo
         ]
     second = run_of(tmp_path, "run-0", "again")
     assert di4c_cli.load(str(second)).teacher.config.kind == "student"
-    assert bench_latency._pair(str(second), None, "cpu")[0].config.kind == "student"
+    assert bench_latency._models(str(second), None, "cpu")[0].config.kind == "student"
 
 
 def test_find_teacher_of_the_student_of_a_round(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_find_teacher_loads_nothing_from_an_untrusted_config(
     with pytest.raises(UserError, match="is not known here"):
         stranger.sample(1, steps=2, hybrid=1)
     with pytest.raises(UserError, match="is not known here"):
-        bench_latency._pair(str(tmp_path / "theirs"), None, "cpu")
+        bench_latency._models(str(tmp_path / "theirs"), None, "cpu")
 
 
 def test_find_teacher_takes_a_hub_teacher_from_the_cache_only(

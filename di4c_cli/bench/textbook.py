@@ -25,7 +25,7 @@ def _label(model: Denoiser, settings: SamplingPlan, batch: int) -> Tensor | None
 
 
 def _latent(model: Denoiser, batch: int) -> Tensor | None:
-    """One λ a sample from torch's own generator, as a plain sampler would draw it."""
+    """One λ per sample from torch's own generator, as a plain sampler would draw it."""
     if model.latent is None:
         return None
     shape = (batch,) if model.latent.size == 1 else (batch, model.latent.size)
@@ -65,8 +65,8 @@ def sample(model: Denoiser, settings: SamplingPlan, batch: int, seed: int = 0) -
         elif isinstance(model.process, Masked):
             x = _ancestral(model.process, p0, x, t, s, generator)
         elif isinstance(model.process, Markov):
-            law = model.process.posterior(p0, x, t, s).float()
-            x = torch.multinomial(law.flatten(0, 1), 1, generator=generator).view_as(x)
+            posterior = model.process.posterior(p0, x, t, s).float()
+            x = torch.multinomial(posterior.flatten(0, 1), 1, generator=generator).view_as(x)
     return x
 
 
@@ -89,19 +89,19 @@ def _full_head(model: Denoiser, settings: SamplingPlan, x: Tensor, t: Tensor, la
     return rows.softmax(-1)
 
 
-def _gumbel_max(law: Tensor, generator: torch.Generator) -> Tensor:
-    """The published draw: p over exponential noise from 32-bit uniforms."""
-    noise = torch.rand(law.shape, device=law.device, generator=generator)
-    return (law / (1e-10 - (noise + 1e-10).log())).argmax(-1)
+def _gumbel_max(probs: Tensor, generator: torch.Generator) -> Tensor:
+    """The published draw: p divided by exponential noise from 32-bit uniforms."""
+    noise = torch.rand(probs.shape, device=probs.device, generator=generator)
+    return (probs / (1e-10 - (noise + 1e-10).log())).argmax(-1)
 
 
 def _ancestral(
     process: Masked, p0: Tensor, x: Tensor, t: Tensor, s: Tensor, generator: torch.Generator
 ) -> Tensor:
-    """One step of MDLM's sampler: the mask is one more symbol of the draw."""
+    """One step of MDLM's sampler, which draws the mask as one more symbol."""
     m_t, m_s = (process.mask_share(a).float()[:, None, None] for a in (t, s))
-    law = torch.cat((p0 * (m_t - m_s), m_s.expand(*x.shape, 1)), -1)
-    return torch.where(x == process.mask, _gumbel_max(law, generator), x)
+    probs = torch.cat((p0 * (m_t - m_s), m_s.expand(*x.shape, 1)), -1)
+    return torch.where(x == process.mask, _gumbel_max(probs, generator), x)
 
 
 def _confidence(

@@ -11,13 +11,11 @@ from di4c_cli.cli.console import emit_json, guarded, show_table
 
 
 def compare(
-    a: Annotated[Path, typer.Argument(help="A results.json, or the folder it is in.")],
-    b: Annotated[Path, typer.Argument(help="Another one of the same protocol.")],
-    json: Annotated[
-        bool, typer.Option("--json", help="The differences as one JSON object on stdout.")
-    ] = False,
+    a: Annotated[Path, typer.Argument(help="A results.json or its folder.")],
+    b: Annotated[Path, typer.Argument(help="A second one of the same protocol.")],
+    json: Annotated[bool, typer.Option("--json", help="Print the differences as one JSON object.")] = False,
 ) -> None:
-    """Differences B - A with 95 % intervals, and which of them are within noise."""
+    """Print the differences B - A with 95 % intervals and mark those within noise."""
     guarded(lambda: _compare(a, b, json))
 
 

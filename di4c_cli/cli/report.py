@@ -19,7 +19,7 @@ def report(
         Path | None, typer.Option(help="The HTML file; default: report.html beside the results.")
     ] = None,
 ) -> None:
-    """Write the page: figures, samples, latency, training curves, recipe, provenance, and the JSON inside."""
+    """Write one HTML page: figures, samples, latency, training curves, recipe, provenance and the results as JSON."""
     guarded(lambda: _report(run, out))
 
 

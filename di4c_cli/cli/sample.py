@@ -27,7 +27,7 @@ def sample(
         str | None, typer.Option(help="Student or run folder, Hub id or name; default: the newest run here.")
     ] = None,
     teacher: Annotated[
-        str | None, typer.Option(help="Sample a teacher; with --hybrid, the one who finishes.")
+        str | None, typer.Option(help="Sample a teacher; with --hybrid, the teacher of the last steps.")
     ] = None,
     steps: Annotated[int | None, typer.Option(help="Sampling steps; default: the model's.")] = None,
     n: Annotated[int | None, typer.Option("-n", help="Samples; default: 16 images or 1 text.")] = None,
@@ -39,7 +39,7 @@ def sample(
         Path | None, typer.Option(help="File (.png, .txt) or, for shards, a folder; default: samples.png.")
     ] = None,
     batch_size: Annotated[
-        int | None, typer.Option(min=1, help="Samples at a time; does not change them.")
+        int | None, typer.Option(min=1, help="Samples per batch; does not change the samples.")
     ] = None,
     sampler: Annotated[
         str | None, typer.Option(help="analytical, confidence or tau-leaping; default: the model's.")
@@ -48,33 +48,40 @@ def sample(
     temperature: Annotated[
         float | None, typer.Option(help="Below 1: likelier, less varied samples; default: 1.")
     ] = None,
-    top_p: Annotated[float | None, typer.Option(help="Nucleus mass; default: 1, which cuts nothing.")] = None,
+    top_p: Annotated[
+        float | None, typer.Option(help="Nucleus sampling; default: 1, which means off.")
+    ] = None,
     sample_dtype: Annotated[
         str, typer.Option(help="float64 is exact; float32 reproduces published draws.")
     ] = "float64",
     last: Annotated[
         str | None, typer.Option(help="Last step: sample or argmax; default: the model's.")
     ] = None,
-    hybrid: Annotated[int | None, typer.Option(help="The last K steps are the teacher's.")] = None,
+    hybrid: Annotated[int | None, typer.Option(help="The teacher makes the last K steps.")] = None,
     corrector: Annotated[
         int | None, typer.Option(help="Corrector steps before each of the last two steps.")
     ] = None,
-    corrector_step: Annotated[float | None, typer.Option(help="Their size in time; default: 1e-4.")] = None,
+    corrector_step: Annotated[
+        float | None, typer.Option(help="Size of a corrector step in time; default: 1e-4.")
+    ] = None,
     tile: Annotated[int | None, typer.Option(help="Samples per network call; default: by length.")] = None,
     prompt: Annotated[str | None, typer.Option(help="Text that the samples begin with.")] = None,
-    prompt_file: Annotated[Path | None, typer.Option(help="The same from a file.")] = None,
+    prompt_file: Annotated[Path | None, typer.Option(help="Read the prompt from a file.")] = None,
     infill: Annotated[
         Path | None, typer.Option(help="A file with [MASK] (or [MASK*N]) at the positions to fill.")
     ] = None,
     show_steps: Annotated[
-        bool, typer.Option("--show-steps", help="Watch text appear; for images write a GIF and a strip.")
+        bool,
+        typer.Option(
+            "--show-steps", help="Show text as it is sampled; for images write a GIF and a strip of frames."
+        ),
     ] = False,
     device: Annotated[
         str | None, typer.Option(help="cpu, cuda or mps; default: cuda if there is one.")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
 ) -> None:
-    """Draw samples. With no model named: the newest run here, else the embedded tiny-digits student."""
+    """Draw samples. The default model is the newest run in runs/, or else the embedded tiny-digits student."""
     options = {
         "sampler": sampler,
         "guidance": guidance,

@@ -53,7 +53,6 @@ SHORT = {
     "eval": ["-n", "20", "--steps", "1"],
     "sweep": ["--iterations", "1", "--samples", "20", "--set", "training.batch=2"],
     "bench-latency": ["--steps", "1", "--batch-size", "1", "--warmup", "1"],
-    "bench-train": ["--runs", "1", "--warmup", "0", "--sides", "ours"],
     "pretrain": ["--iterations", "1"],
 }
 """Appended flags; of a flag given twice the last counts."""

@@ -26,7 +26,7 @@ def names(wheel: Path) -> set[str]:
     return set(zipfile.ZipFile(wheel).namelist())
 
 
-def test_every_module_and_data_file_is_there(names: set[str]) -> None:
+def test_wheel_has_every_module_and_data_file(names: set[str]) -> None:
     tracked = [
         path for path in (ROOT / "di4c_cli").rglob("*") if path.is_file() and "__pycache__" not in path.parts
     ]
@@ -36,13 +36,13 @@ def test_every_module_and_data_file_is_there(names: set[str]) -> None:
         assert f"di4c_cli/embedded/{world}/student/model.safetensors" in names
 
 
-def test_nothing_else_is_there(names: set[str]) -> None:
+def test_wheel_has_nothing_else(names: set[str]) -> None:
     folders = {name.split("/")[0] for name in names}
     assert folders == {"di4c_cli", f"di4c-{__version__}.dist-info"}
     assert not [name for name in names if re.search(r"__pycache__|\.py[co]$|/tests?/|golden", name)]
 
 
-def test_its_size(wheel: Path) -> None:
+def test_wheel_has_the_documented_size(wheel: Path) -> None:
     size = wheel.stat().st_size / 1e6
     assert size < MEGABYTES
     page = (ROOT / "docs" / "packaging.md").read_text(encoding="utf-8")
@@ -52,7 +52,7 @@ def test_its_size(wheel: Path) -> None:
     )
 
 
-def test_its_metadata(wheel: Path) -> None:
+def test_wheel_has_metadata(wheel: Path) -> None:
     archive = zipfile.ZipFile(wheel)
     (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
     text = archive.read(name).decode()

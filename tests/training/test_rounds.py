@@ -14,6 +14,7 @@ import torch
 from di4c_cli.training.loss_module import make_objective
 from di4c_cli.training.make_student import new_student, student_config
 from di4c_cli.training.rounds import Options, distill, pool_size
+from di4c_cli.training.signals import Stopped
 from safetensors.torch import load_file
 
 from di4c_cli import recipe_file
@@ -23,7 +24,6 @@ from di4c_cli.model import Model, load_folder
 from di4c_cli.recipe import Recipe
 from di4c_cli.training import rounds
 from di4c_cli.training.metrics import read_rows
-from di4c_cli.training.signals import Stopped
 from tests.helpers.small_run import make_teacher, same, small_recipe, weights
 
 RUN_FILES = {".lock", "recipe.yaml", "metrics.jsonl", "curves.png", "round-1", "student"}

@@ -1,4 +1,4 @@
-"""What an existing folder means to a command (DESIGN: Runs)."""
+"""The state of a run folder, its lock, and its default name."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from pathlib import Path
 import pytest
 
 from di4c_cli.errors import UserError
-from di4c_cli.training.run_folder import RunFolder, State, default_out
+from di4c_cli.training.run_folder import RunFolder, RunState, default_out
 from tests.helpers.small_run import small_recipe
 
 
-def test_new_unfinished_finished(tmp_path: Path) -> None:
+def test_run_state_is_new_then_unfinished_then_finished(tmp_path: Path) -> None:
     folder, recipe = RunFolder(tmp_path / "run"), small_recipe("tiny-digits")
-    assert folder.state(recipe) is State.NEW
+    assert folder.state(recipe) is RunState.NEW
     folder.start(recipe)
-    assert folder.state(recipe) is State.UNFINISHED
+    assert folder.state(recipe) is RunState.UNFINISHED
     folder.student.mkdir()
     (folder.student / "config.json").write_text("{}")
-    assert folder.state(recipe) is State.FINISHED
+    assert folder.state(recipe) is RunState.FINISHED
 
 
-def test_another_recipe_is_refused_with_the_difference(tmp_path: Path) -> None:
+def test_run_state_rejects_another_recipe_with_the_difference(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
     folder.start(small_recipe("tiny-digits"))
     other = small_recipe("tiny-digits", objective__alpha__kind="zero", rounds=2)
@@ -31,31 +31,31 @@ def test_another_recipe_is_refused_with_the_difference(tmp_path: Path) -> None:
         folder.state(other)
 
 
-def test_settings_that_do_not_change_the_student_may_differ(tmp_path: Path) -> None:
+def test_run_state_ignores_settings_that_do_not_change_the_student(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
     folder.start(small_recipe("tiny-digits"))
     other = small_recipe("tiny-digits", training__checkpoint_every=1, training__keep=5)
-    assert folder.state(other) is State.UNFINISHED
+    assert folder.state(other) is RunState.UNFINISHED
 
 
-def test_a_run_from_before_a_setting_existed_goes_on(tmp_path: Path) -> None:
+def test_run_state_accepts_a_run_from_before_a_setting_existed(tmp_path: Path) -> None:
     folder, recipe = RunFolder(tmp_path / "run"), small_recipe("tiny-digits")
     folder.start(recipe)
     lines = folder.recipe.read_text().splitlines(keepends=True)
     folder.recipe.write_text("".join(line for line in lines if "stratified" not in line))
-    assert folder.state(recipe) is State.UNFINISHED
+    assert folder.state(recipe) is RunState.UNFINISHED
     with pytest.raises(UserError, match=r"objective\.stratified: False there, True asked"):
         folder.state(small_recipe("tiny-digits", objective__stratified=True))
 
 
 @pytest.mark.parametrize("name", ["thesis.txt", "recipe.yaml"])
-def test_a_foreign_folder_is_refused(tmp_path: Path, name: str) -> None:
+def test_run_state_rejects_a_foreign_folder(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("not: [ours")
     with pytest.raises(UserError, match="--force"):
         RunFolder(tmp_path).state(small_recipe("tiny-digits"))
 
 
-def test_force_moves_aside_and_keeps_everything(tmp_path: Path) -> None:
+def test_move_aside_keeps_everything(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
     assert folder.move_aside() is None
     moved = []
@@ -67,15 +67,15 @@ def test_force_moves_aside_and_keeps_everything(tmp_path: Path) -> None:
     assert not folder.path.exists()
 
 
-def test_only_one_command_writes(tmp_path: Path) -> None:
+def test_lock_admits_one_writer(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
     with folder.lock(), pytest.raises(UserError, match="Another di4c"), RunFolder(folder.path).lock():
         pass
     with folder.lock():
-        assert folder.state(small_recipe("tiny-digits")) is State.NEW
+        assert folder.state(small_recipe("tiny-digits")) is RunState.NEW
 
 
-def test_default_names(tmp_path: Path) -> None:
+def test_default_out_names(tmp_path: Path) -> None:
     (tmp_path / "mine" / "student").mkdir(parents=True)
     assert default_out("sdtt-7", "sdtt-7", 3) == Path("runs/sdtt-7-sdtt-7-s3")
     assert default_out("user/model", "ablations/alpha", 0) == Path("runs/user-model-ablations-alpha-s0")
@@ -94,7 +94,7 @@ def test_default_names(tmp_path: Path) -> None:
         ("mine/deep", "../student", "mine"),
     ],
 )
-def test_a_teacher_named_from_where_one_stands_gives_the_run_its_real_name(
+def test_default_out_resolves_relative_teachers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, teacher: str, name: str
 ) -> None:
     for folder in ("mine/student", "mine/deep"):
@@ -103,10 +103,10 @@ def test_a_teacher_named_from_where_one_stands_gives_the_run_its_real_name(
     assert default_out(teacher, "tiny-digits", 0) == Path(f"runs/{name}-tiny-digits-s0")
 
 
-def test_a_kill_while_the_recipe_was_written_leaves_a_new_folder(tmp_path: Path) -> None:
+def test_run_state_is_new_after_a_kill_while_the_recipe_was_written(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     (tmp_path / ".recipe.yaml.77.part").write_text("half")
     (tmp_path / ".student.77.part").mkdir()
-    assert folder.state(small_recipe("tiny-digits")) is State.NEW
+    assert folder.state(small_recipe("tiny-digits")) is RunState.NEW
     folder.clean()
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""One side of `bench-train` in its own process: builds the models, then makes a step whenever told to."""
+"""One side of `benchmarks.train` in its own process: builds the models, then makes one step per line of stdin."""
 
 from __future__ import annotations
 
@@ -6,23 +6,24 @@ import gc
 import json
 import sys
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from di4c_cli.bench.dense import dense_loss
-from di4c_cli.bench.train import Shape
-from di4c_cli.denoiser import Denoiser, Latent
+from benchmarks.train import TrainingShape
+from di4c_cli.denoiser import Denoiser
 from di4c_cli.errors import UserError
+from di4c_cli.latent.prior import LatentPrior
 from di4c_cli.memory import peak_memory, reset_peak_memory
+from di4c_cli.methods.base import flat_latents, repeat, repeat_label
+from di4c_cli.methods.di4c import Di4C, dense_loss
+from di4c_cli.methods.di4c_config import Di4CConfig, StepConfig
+from di4c_cli.methods.di4c_times import SampledTimes
+from di4c_cli.methods.noised_batch import NoisedBatch
 from di4c_cli.network import build as build_network
 from di4c_cli.noise import Noise
-from di4c_cli.objective.loss import Case, Objective
-from di4c_cli.objective.settings import Settings, Step
-from di4c_cli.objective.steps import repeat, repeat_label
-from di4c_cli.objective.times import Moments
 from di4c_cli.process import build as build_process
 
 
@@ -30,22 +31,25 @@ from di4c_cli.process import build as build_process
 class Setup:
     """What all sides share: the same weights and the same batch, from one seed."""
 
-    teacher: Denoiser
-    student: Denoiser
-    objective: Objective
-    case: Case
+    method: Di4C
+    batch: NoisedBatch
+
+    @property
+    def student(self) -> Denoiser:
+        """The student that the method trains."""
+        return self.method.student
 
 
-def prepare(shape: Shape) -> Setup:
-    """Random weights; x0 at random, a fixed share of positions unknown, t = 1/2."""
+def prepare(shape: TrainingShape) -> Setup:
+    """Random weights; x0 at random, a fixed share of positions masked, t = 1/2."""
     torch.manual_seed(shape.seed)
     process = build_process(shape.process)
     teacher = Denoiser(build_network(shape.network), process, labels=shape.labels).requires_grad_(False)
-    network = build_network({**shape.network, "latent": shape.latent})
-    student = Denoiser(network, process, Latent(), shape.labels)
-    settings = Settings(
+    network = build_network({**shape.network, "latent": {"inject": shape.inject}})
+    student = Denoiser(network, process, LatentPrior(), shape.labels)
+    config = Di4CConfig(
         latents=shape.latents,
-        step=Step(shape.step, shape.step),
+        step=StepConfig(low=shape.step, high=shape.step),
         chunk_mb=shape.chunk_mb,
         cache_mb=shape.cache_mb,
     )
@@ -58,11 +62,9 @@ def prepare(shape: Shape) -> Setup:
         rank = noise.uniform("order", length).argsort(-1).argsort(-1)
         x_t = torch.where(rank < round(shape.masked * length), process.mask, x0)
     step = torch.full_like(t, shape.step)
-    moments = Moments(t, t - step, step, torch.full_like(t, 0.02))
+    times = SampledTimes(t, t - step, step, torch.full_like(t, 0.02))
     label = (noise.uniform("label") * shape.labels).long() if shape.labels else None
-    return Setup(
-        teacher, student, Objective(settings), Case(student, teacher, label, noise, moments, x_t, x0)
-    )
+    return Setup(Di4C(config, student, teacher), NoisedBatch(x_t, x0, label, times, noise))
 
 
 class Body:
@@ -72,41 +74,42 @@ class Body:
         self.setup = setup
 
     def step(self) -> Tensor:
-        case, count = self.setup.case, self.setup.objective.settings.latents
+        """Make one step and return its loss."""
+        method, batch = self.setup.method, self.setup.batch
+        count, u = method.config.latents, batch.times.u
         with torch.no_grad():
-            case.teacher.predict(case.x_t, case.moments.t, case.label)
-            lam = case.student.draw_latent(case.noise, "lam/u", case.x_t, case.moments.u, case.label, count)
-            assert lam is not None
-            inputs = repeat(case.x_t, count), repeat(case.moments.u, count), repeat_label(case.label, count)
-            case.student.predict(*inputs, lam.flatten(0, 1))
-        hidden = self.setup.objective.student_at_t(case).hidden
+            method.teacher.predict(batch.x_t, batch.times.t, batch.label)
+            lam = method.student.draw_latent(batch.noise, "lam/u", batch.x_t, u, batch.label, count)
+            inputs = repeat(batch.x_t, count), repeat(u, count), repeat_label(batch.label, count)
+            method.student.predict(*inputs, flat_latents(lam))
+        hidden = method.student_at_t(batch).hidden
         hidden.backward(torch.full_like(hidden, 1e-6))
         return torch.zeros(())
 
 
 class Dense(Body):
-    """The same with all heads, the published 32-bit draw and the textbook loss."""
+    """Body with the head at all positions and the readable loss of `methods/di4c.py`."""
 
     def step(self) -> Tensor:
-        objective, case = self.setup.objective, self.setup.case
+        method, batch = self.setup.method, self.setup.batch
         with torch.no_grad():
-            problem = replace(objective.at_t(case), uniform=None)
-        loss = dense_loss(problem, objective.student_at_t(case))
+            inputs = method.inputs_at_t(batch)
+        loss = dense_loss(inputs, method.student_at_t(batch))
         loss.backward()
         return loss.detach()
 
 
 class Ours(Body):
-    """The same with the objective."""
+    """Body with the loss as training calls it."""
 
     def step(self) -> Tensor:
-        loss = self.setup.objective.loss(self.setup.case).total
+        loss = self.setup.method.loss_of(self.setup.batch).total
         loss.backward()
         return loss.detach()
 
 
 class Training(Ours):
-    """A whole training step of ours: activation checkpoints, Adam, EMA."""
+    """A whole training step: ours with activation checkpointing, Adam and EMA."""
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
@@ -128,7 +131,7 @@ KINDS: dict[str, type[Body]] = {"body": Body, "dense": Dense, "ours": Ours, "ste
 
 
 def timed(side: Body) -> dict[str, float]:
-    """One step from empty gradients: wall time, processor time, loss and the memory's high-water mark."""
+    """One step from zeroed gradients: wall time, CPU time, loss and peak memory."""
     side.setup.student.zero_grad(set_to_none=True)
     started, busy = time.perf_counter(), time.process_time()
     loss = float(side.step())
@@ -137,9 +140,9 @@ def timed(side: Body) -> dict[str, float]:
 
 
 def serve() -> None:
-    """A side and a shape on the first line of stdin, then one step per line until it closes."""
+    """Read a side and a shape from the first line of stdin, then make one step per line until it closes."""
     first = json.loads(sys.stdin.readline())
-    shape = Shape(**first["shape"])
+    shape = TrainingShape(**first["shape"])
     if shape.threads:
         torch.set_num_threads(shape.threads)
     try:
