@@ -33,7 +33,7 @@ from di4c_cli.training.metrics import read_rows
 RECIPES = [
     *("tauldr-cifar10", "maskgit-imagenet256", "maskgit-imagenet256-d"),
     *("sdtt-6", "sdtt-6-d", "sdtt-7", "sdtt-7-d"),
-    *("leader/tauldr-cifar10", "leader/maskgit-imagenet256", "leader/sdtt-7"),
+    *("variational/tauldr-cifar10", "variational/maskgit-imagenet256", "variational/sdtt-7"),
 ]
 RANDOM_SAMPLES = 64
 """Random samples in a data file."""
@@ -87,7 +87,7 @@ def two_steps(name: str, batch: int | None, cifar10: Path | None, work: Path) ->
     out = work / name.replace("/", "-")
     words = ["distill", "--recipe", name, "--teacher", str(random_teacher(config, work)), "--data", str(data)]
     more = {"training.batch": size, "training.micro_batch": 1, "training.activation_checkpointing": "true"}
-    more |= {"training.teacher_pool": 1} if recipe.training.teacher_share else {}
+    more |= {"training.synthetic_pool": 1} if recipe.training.synthetic_share else {}
     words += ["--iterations", "2", "--out", str(out)]
     words += [word for key, value in more.items() for word in ("--set", f"{key}={value}")]
     child = subprocess.Popen([sys.executable, "-m", "di4c_cli", *words], stdout=subprocess.DEVNULL)
@@ -101,7 +101,7 @@ def two_steps(name: str, batch: int | None, cifar10: Path | None, work: Path) ->
     return RecipeTiming(
         name,
         size,
-        recipe.objective.latents,
+        recipe.method.predictions_per_sample,
         recipe.training.precision,
         round(float(last["seconds"]), 1),
         round(usage.ru_maxrss * unit / 2**30, 2),

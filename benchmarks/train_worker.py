@@ -113,16 +113,16 @@ class Training(Ours):
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
-        network: Any = setup.student.network
+        network: Any = setup.method.student.network
         network.checkpointing = True
-        self.optimizer = torch.optim.Adam(setup.student.parameters(), lr=3e-5)
-        self.ema = [p.detach().clone() for p in setup.student.parameters()]
+        self.optimizer = torch.optim.Adam(setup.method.student.parameters(), lr=3e-5)
+        self.ema = [p.detach().clone() for p in setup.method.student.parameters()]
 
     def step(self) -> Tensor:
         loss = super().step()
         self.optimizer.step()
         with torch.no_grad():
-            for mean, p in zip(self.ema, self.setup.student.parameters()):
+            for mean, p in zip(self.ema, self.setup.method.student.parameters()):
                 mean.lerp_(p, 1e-4)
         return loss
 

@@ -154,7 +154,7 @@ def _load(path: Path) -> dict[str, Any]:
 
 def _parse(model: type[AnyRecipe], path: Path, overrides: Mapping[str, Any]) -> AnyRecipe:
     tree = _load(path)
-    check_renamed_keys(_dotted_keys(tree), f"The recipe {path.name}")
+    check_renamed_keys(dotted_keys(tree), f"The recipe {path.name}")
     check_renamed_keys(overrides, "The command line")
     if model is Recipe and isinstance(tree.setdefault("method", {}), dict):
         tree["method"].setdefault("name", DEFAULT_METHOD)
@@ -173,17 +173,17 @@ def _check_method_name(tree: Mapping[str, Any], name: Any) -> None:
         )
 
 
-def _dotted_keys(tree: Mapping[Any, Any], prefix: str = "") -> list[str]:
+def dotted_keys(tree: Mapping[Any, Any], prefix: str = "") -> list[str]:
     """Keys of a raw recipe, three levels deep."""
     found = []
     for key, value in tree.items():
         found.append(f"{prefix}{key}")
         if isinstance(value, Mapping) and prefix.count(".") < 2:
-            found += _dotted_keys(value, f"{prefix}{key}.")
+            found += dotted_keys(value, f"{prefix}{key}.")
     return found
 
 
-def check_renamed_keys(dotted: Iterable[str], where: str) -> None:
+def check_renamed_keys(dotted: Iterable[str], where: str, hint: str = "Use the new keys.") -> None:
     """Reject keys of version 0.1 in one sentence that names the present ones."""
     found: dict[str, str] = {}
     for key in dotted:
@@ -195,7 +195,7 @@ def check_renamed_keys(dotted: Iterable[str], where: str) -> None:
                 break
     if found:
         said = "; ".join(f"{old} is now {new}" for old, new in found.items())
-        raise UserError(f"{where} has keys of version 0.1: {said}.", "Use the new keys.")
+        raise UserError(f"{where} has keys of version 0.1: {said}.", hint)
 
 
 def parse_assignment(text: str) -> tuple[str, Any]:

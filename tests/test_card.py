@@ -7,7 +7,8 @@ from typing import Any
 import yaml
 
 from di4c_cli.card import model_card
-from di4c_cli.config import LatentConfig, ModelConfig
+from di4c_cli.config import ModelConfig
+from di4c_cli.latent.config import LatentConfig
 
 ROOT = {
     "source": "hub",

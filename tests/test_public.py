@@ -12,7 +12,6 @@ PACKAGE = Path(di4c_cli.__file__).parent
 LEFT = {
     "evaluation/sampling.py:Continuations:digest",
     "network/dit.py:Rotary:frequencies",
-    "objective/problem.py:Problem:needs_teacher",
 }
 """Two-line properties still without a sentence; the list may only shrink."""
 Function = ast.FunctionDef | ast.AsyncFunctionDef

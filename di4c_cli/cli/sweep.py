@@ -63,14 +63,14 @@ def _run(
     as_json: bool,
 ) -> None:
     from di4c_cli.training.processes import training_device
-    from di4c_cli.training.rounds import Options
+    from di4c_cli.training.run import RunOptions
     from di4c_cli.training.sweep import measure_rows, train_row
 
     rows = row_recipes(table, base, overrides)
     for number, (row, recipe) in enumerate(rows, 1):
         say(f"{number}/{len(rows)} {row.label}")
         with LiveTable(recipe) as live:
-            train_row(recipe, out / row.folder, Options(device=device, report=live, say=say))
+            train_row(recipe, out / row.folder, RunOptions(device=device, report=live, say=say))
     results = measure_rows(table, rows, out, samples, seed, training_device(device))
     files.write_text(out / "results.json", results.model_dump_json(indent=2))
     if as_json:

@@ -144,7 +144,7 @@ def curves(run: Path | None) -> str:
     rows = _rows(run / "metrics.jsonl") if run is not None else []
     names = [
         key
-        for key in ("loss", "distil", "consis", "corr", "marginal", "explained", "kl", "law")
+        for key in ("loss", "distil", "consis", "corr", "marginal", "reconstruction", "kl", "prior_loss")
         if any(key in row for row in rows)
     ]
     charts: list[str] = []

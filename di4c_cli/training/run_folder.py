@@ -38,7 +38,7 @@ def checkpoint_folders(root: Path) -> list[Path]:
 
 
 class RunState(Enum):
-    """State of a run folder with respect to a recipe."""
+    """RunState of a run folder with respect to a recipe."""
 
     NEW = "new"
     UNFINISHED = "unfinished"
@@ -99,12 +99,12 @@ class RunFolder:
                     "Choose another --out, or --force moves it aside.",
                 )
             return RunState.NEW
-        found = differences(_with_defaults(_read_recipe(self.recipe)), recipe.model_dump(mode="json"))
+        hint = "Choose another --out, or --force moves the old run aside."
+        stored = _read_recipe(self.recipe)
+        recipe_file.check_renamed_keys(recipe_file.dotted_keys(stored), f"The run in {self.path}", hint)
+        found = differences(_with_defaults(stored), recipe.model_dump(mode="json"))
         if found:
-            raise UserError(
-                f"{self.path} holds a run of another recipe: {'; '.join(found)}.",
-                "Choose another --out, or --force moves the old run aside.",
-            )
+            raise UserError(f"{self.path} holds a run of another recipe: {'; '.join(found)}.", hint)
         return RunState.FINISHED if (self.student / "config.json").is_file() else RunState.UNFINISHED
 
     def move_aside(self) -> Path | None:

@@ -10,7 +10,7 @@ import torch
 from di4c_cli.errors import UserError
 from di4c_cli.model import load, load_folder
 from di4c_cli.recipe import Recipe
-from di4c_cli.training.rounds import Options, distill
+from di4c_cli.training.run import RunOptions, distill
 from di4c_cli.training.sweep_recipe import Row, Sweep
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 TEACHER = "teacher"
 
 
-def train_row(recipe: Recipe, folder: Path, options: Options) -> None:
+def train_row(recipe: Recipe, folder: Path, options: RunOptions) -> None:
     """One run; Ctrl-C leaves it resumable like any other."""
     distill(recipe, folder, options)
 

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from di4c_cli.cli.app import app
 from di4c_cli.cli.distill import resolve
 from di4c_cli.cli.live import duration
+from di4c_cli.methods import Di4CConfig
 from tests.helpers.small_run import arguments, make_teacher
 
 
@@ -24,7 +25,7 @@ def call(*args: str) -> Any:
     return CliRunner().invoke(app, list(args))
 
 
-def test_a_run_ends_with_the_next_commands(teacher: Path, tmp_path: Path) -> None:
+def test_distill_ends_with_the_next_commands(teacher: Path, tmp_path: Path) -> None:
     args = arguments(teacher, tmp_path / "run", "--json", iterations=3)
     first = call(*args)
     assert first.exit_code == 0, first.stderr
@@ -36,20 +37,21 @@ def test_a_run_ends_with_the_next_commands(teacher: Path, tmp_path: Path) -> Non
     assert "finished already" in again.stderr and json.loads(again.stdout)["already_finished"]
     other = call(*args, "--latents", "5")
     assert other.exit_code == 2
-    assert "objective.latents: 4 there, 5 asked" in other.stderr
+    assert "method.latents: 4 there, 5 asked" in other.stderr
     forced = call(*args, "--latents", "5", "--force")
     assert forced.exit_code == 0
     assert "The old run is now" in forced.stderr
     assert len(list(tmp_path.glob("run.old-*"))) == 1
 
 
-def test_defaults_are_the_embedded_digits() -> None:
+def test_resolve_takes_the_embedded_digits_by_default() -> None:
     recipe, name = resolve(None, None, {}, [])
     assert (recipe.teacher, recipe.data, name) == ("tiny-digits", "embedded", "tiny-digits")
     recipe, name = resolve("sdtt-7", None, {"rounds": 2}, [])
     assert (recipe.teacher, recipe.rounds, name) == ("sdtt-7", 2, "sdtt-7")
-    recipe, name = resolve("mdlm", None, {}, ["objective.alpha.kind=const", "training.batch=6"])
-    assert (recipe.teacher, name, recipe.objective.alpha.kind, recipe.training.batch) == (
+    recipe, name = resolve("mdlm", None, {}, ["method.alpha.kind=const", "training.batch=6"])
+    assert isinstance(recipe.method, Di4CConfig)
+    assert (recipe.teacher, name, recipe.method.alpha.kind, recipe.training.batch) == (
         "mdlm",
         "sdtt-7",
         "const",
@@ -57,10 +59,40 @@ def test_defaults_are_the_embedded_digits() -> None:
     )
 
 
-def test_no_data_and_the_teachers_trajectory_are_one_wish() -> None:
-    for flags, settings in (({"data": "teacher"}, []), ({}, ["objective.reference=teacher"])):
-        recipe, _ = resolve(None, None, flags, settings)
-        assert (recipe.data, recipe.objective.reference) == ("teacher", "teacher")
+@pytest.mark.parametrize(
+    ("teacher", "recipe", "method", "name"),
+    [
+        (None, None, "di4c", "di4c/tiny-digits"),
+        (None, None, "variational", "tiny-digits"),
+        ("tiny-text", None, "di4c", "di4c/tiny-text"),
+        ("sdtt-7", None, "variational", "variational/sdtt-7"),
+        ("sdtt-7", None, "di4c", "sdtt-7"),
+        (None, "di4c/tiny-vq", "variational", "tiny-vq"),
+    ],
+)
+def test_resolve_finds_the_recipe_of_a_method(
+    teacher: str | None, recipe: str | None, method: str, name: str
+) -> None:
+    resolved, found = resolve(teacher, recipe, {}, [], method)
+    assert (found, resolved.method.name) == (name, method)
+    assert teacher is None or resolved.teacher == teacher
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("paper/tiny-digits", "di4c/tiny-digits"), ("leader/sdtt-7", "variational/sdtt-7")]
+)
+def test_dry_run_with_an_old_recipe_name_says_the_new_one(
+    teacher: Path, tmp_path: Path, old: str, new: str
+) -> None:
+    words = ["distill", "--teacher", str(teacher), "--data", "teacher", "--dry-run", "--iterations", "1"]
+    renamed = call(*words, "--recipe", old, "--out", str(tmp_path / "run"))
+    assert f"The recipe {old} is now called {new}." in renamed.stderr
+    current = call(*words, "--recipe", new, "--out", str(tmp_path / "run"))
+    assert "is now called" not in current.stderr
+    assert renamed.exit_code == current.exit_code == 0, renamed.stderr
+    assert renamed.stdout.splitlines()[0] == current.stdout.splitlines()[0]
+    assert f"method {new.split('/')[0]}" in renamed.stdout
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
@@ -68,9 +100,15 @@ def test_no_data_and_the_teachers_trajectory_are_one_wish() -> None:
     [
         (["--teacher", "tiny-digit"], ["There is no model", "tiny-digits"]),
         (["--recipe", "tiny-digts"], ["Unknown recipe", "tiny-digits"]),
-        (["--teacher", "sdtt-6", "--preset", "leader"], ["no preset 'leader'", "leader/sdtt-7"]),
-        (["--set", "objective.alfa.kind=zero"], ["objective.alfa.kind", "alpha"]),
-        (["--set", "objective.latents"], ["key=value"]),
+        (["--teacher", "sdtt-6", "--method", "variational"], ["no recipe", "sdtt-6", "variational/sdtt-7"]),
+        (["--method", "varational"], ["Unknown method 'varational'", "Did you mean 'variational'?"]),
+        (["--set", "objective.latents=8"], ["The command line", "objective is now method"]),
+        (["--set", "objective.posterior.draws=8"], ["method.iwae_samples"]),
+        (["--set", "latent.law=8"], ["latent.law is now latent.prior=learned with latent.prior_width"]),
+        (["--set", "training.teacher_share=0.5"], ["training.synthetic_share"]),
+        (["--latents", "8"], ["--latents belongs to the method di4c", "tiny-digits", "--method di4c"]),
+        (["--method", "di4c", "--set", "method.alfa.kind=zero"], ["method.alfa.kind", "alpha"]),
+        (["--set", "method.latents"], ["key=value"]),
         (["--iterations", "0"], ["training.iterations"]),
         (["--precision", "int8"], ["training.precision"]),
         (["--device", "abacus"], ["no device 'abacus'"]),
@@ -79,7 +117,9 @@ def test_no_data_and_the_teachers_trajectory_are_one_wish() -> None:
         (["--processes", "2", "--accelerate-config", "fsdp"], ["fsdp2"]),
     ],
 )
-def test_mistakes_are_answered_in_a_sentence_and_write_nothing(args: list[str], words: list[str]) -> None:
+def test_distill_answers_a_mistake_in_a_sentence_and_writes_nothing(
+    args: list[str], words: list[str]
+) -> None:
     result = call("distill", *args)
     assert result.exit_code == 2, result.stderr
     for word in words:
@@ -88,7 +128,7 @@ def test_mistakes_are_answered_in_a_sentence_and_write_nothing(args: list[str], 
     assert not Path("runs").exists()
 
 
-def test_an_out_folder_of_something_else_is_refused(teacher: Path, tmp_path: Path) -> None:
+def test_distill_rejects_an_out_folder_of_something_else(teacher: Path, tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("mine")
     result = call(*arguments(teacher, tmp_path))
     assert result.exit_code == 2
@@ -106,13 +146,13 @@ def test_dry_run_prints_and_writes_nothing(teacher: Path, tmp_path: Path) -> Non
     assert not list(tmp_path.iterdir())
 
 
-def test_durations() -> None:
+def test_duration_has_seconds_minutes_or_hours() -> None:
     assert [duration(seconds) for seconds in (3.6, 200, 7500)] == ["4 s", "3:20", "2:05:00"]
 
 
-def test_a_recipe_that_nobody_named_is_said(teacher: Path, tmp_path: Path) -> None:
+def test_distill_says_which_recipe_it_chose(teacher: Path, tmp_path: Path) -> None:
     words = ["distill", "--teacher", str(teacher), "--dry-run", "--iterations", "1"]
     guessed = call(*words, "--out", str(tmp_path / "a"))
     assert "by the kind of teacher; --recipe chooses another." in guessed.stderr
-    named = call(*words, "--recipe", "paper/tiny-digits", "--out", str(tmp_path / "b"))
+    named = call(*words, "--recipe", "di4c/tiny-digits", "--out", str(tmp_path / "b"))
     assert "by the kind of teacher" not in named.stderr

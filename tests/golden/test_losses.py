@@ -1,44 +1,55 @@
-"""Every loss term and variant of the published code, from the objective's own parts, to 1e-9 in float64.
+"""Every loss term and variant of the published code, from the kernel of the Di4C terms, to 1e-9 in float64.
 
-The totals are the paper's compositions as settings: `Objective.weights` decides, the core adds up.
+The totals are the paper's compositions as configs: `Di4C.weights` decides, the kernel adds up.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from di4c_cli.objective.core import Core
-from di4c_cli.objective.loss import Objective
-from di4c_cli.objective.problem import Outcome, Problem, Weights
-from di4c_cli.objective.settings import Alpha, Delta, Settings, Span
-from di4c_cli.objective.times import Moments, alpha_at
 from safetensors.torch import load_file
 from torch import Tensor
 
+from di4c_cli.methods.di4c import Di4C
+from di4c_cli.methods.di4c_config import AlphaConfig, DeltaConfig, Di4CConfig, StepConfig
+from di4c_cli.methods.di4c_times import SampledTimes, alpha_at
+from di4c_cli.methods.kernels import LossInputs, LossOutput, TermWeights
+from di4c_cli.methods.kernels.chunked import ChunkedLoss
+from di4c_cli.methods.noised_batch import NoisedBatch
+from di4c_cli.noise import Noise
 from di4c_cli.process import Masked, Process
+from tests.helpers import enumerable
 from tests.helpers.tables import Everything, flat, ones, stored
 
 Tensors = dict[str, Tensor]
-SDTT = Settings(delta=Delta(0.02, 0.02), alpha=Alpha("sigmoid", 0.1))
-MASKGIT = Settings(
-    delta=Delta(0.05, 0.05), step=Span(0.05, 0.05), distil_weight="1/step", alpha=Alpha("sigmoid", 0.1)
+SDTT = Di4CConfig(delta=DeltaConfig(low=0.02, high=0.02), alpha=AlphaConfig(kind="sigmoid", scale=0.1))
+MASKGIT = Di4CConfig(
+    delta=DeltaConfig(low=0.05, high=0.05),
+    step=StepConfig(low=0.05, high=0.05),
+    distil_weight="1/step",
+    alpha=AlphaConfig(kind="sigmoid", scale=0.1),
 )
-TAULDR = Settings(branch="both", delta=Delta(0.01, 0.02, 0.5), step=Span(0.001, 0.01), alpha=Alpha("sigmoid"))
+TAULDR = Di4CConfig(
+    branch="both",
+    delta=DeltaConfig(low=0.01, high=0.02, at_low=0.5),
+    step=StepConfig(low=0.001, high=0.01),
+    alpha=AlphaConfig(kind="sigmoid"),
+)
 
 
 def close(value: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(value.double(), expected.double(), rtol=0, atol=1e-9)
 
 
-def weights(settings: Settings, t: Tensor, variate: str) -> Weights:
-    """The weights of the settings at t; published runs without a variate have no marginal term either."""
-    bare = replace(settings, marginal_weight=0.0) if variate == "none" else settings
+def weights(config: Di4CConfig, t: Tensor, variate: str) -> TermWeights:
+    """The weights of the config at t; published runs without a variate have no marginal term either."""
+    bare = config.model_copy(update={"marginal_weight": 0.0}) if variate == "none" else config
     full = torch.full_like
-    moments = Moments(t, t, full(t, settings.step.low), full(t, settings.delta.low))
-    return Objective(bare).weights(moments)
+    times = SampledTimes(t, t, full(t, config.step.low), full(t, config.delta.low))
+    batch = NoisedBatch(torch.zeros(len(t), 1), None, None, times, Noise(0, range(len(t))))
+    return Di4C(bare, enumerable.student(), enumerable.teacher()).weights(batch)
 
 
 def outcome(
@@ -48,19 +59,19 @@ def outcome(
     x_u: Tensor,
     variate: str,
     teacher: Tensor,
-    chosen: Weights | None = None,
-) -> Outcome:
-    """The core on stored tensors, all terms of all samples unless weights are given.
+    chosen: TermWeights | None = None,
+) -> LossOutput:
+    """The kernel on stored tensors, all terms of all samples unless weights are given.
 
     Logits beyond the process's symbols, the mask's, are left out.
     """
     batch, latents = g["student_t_logits"].shape[:2]
     each, symbols = teacher.shape[1], process.symbols
     student = stored(flat(g["student_t_logits"])[..., :symbols], x_t.repeat_interleave(latents, 0), process)
-    problem = Problem(
+    inputs = LossInputs(
         x_t=x_t,
         latents=latents,
-        weights=chosen or Weights(*[ones(batch)] * 4),
+        weights=chosen or TermWeights(*[ones(batch)] * 4),
         control_variate=variate,
         teacher=stored(flat(teacher)[..., :symbols], x_t.repeat_interleave(each, 0), process),
         teacher_latents=each,
@@ -70,10 +81,10 @@ def outcome(
         x0=g["x0"],
         chunk_bytes=300,
     )
-    return Core(problem, student).run(gradient=False)
+    return ChunkedLoss(inputs, student).run(gradient=False)
 
 
-def check_terms(out: Outcome, bare: Outcome, g: Tensors, prefix: str = "") -> None:
+def check_terms(out: LossOutput, bare: LossOutput, g: Tensors, prefix: str = "") -> None:
     for name, value in {
         "data_cor": out.terms["corr"],
         "data_cor_nocv": bare.terms["corr"],
@@ -88,7 +99,7 @@ def check_terms(out: Outcome, bare: Outcome, g: Tensors, prefix: str = "") -> No
 
 def check_alphas(g: Tensors, t: Tensor, scale: float, names: dict[str, str], prefix: str = "") -> None:
     for kind, name in names.items():
-        close(alpha_at(Alpha(kind, scale), t), g[f"{prefix}out.{name}"].expand(t.shape))
+        close(alpha_at(AlphaConfig(kind=kind, scale=scale), t), g[f"{prefix}out.{name}"].expand(t.shape))
 
 
 SCALED = {
@@ -109,7 +120,7 @@ def test_di4c_loss_gives_the_sdtt_values(golden: Path, prefix: str) -> None:
     for name, key in {"distil": "distil", "consis": "consis", "nll": "data_pointwise_nll"}.items():
         close(out.terms[name], g[f"{prefix}out.{key}"])
     check_alphas(g, t, 0.1, SCALED, prefix)
-    close(alpha_at(Alpha("sigmoid"), t), g["alpha_t_sigmoid"])
+    close(alpha_at(AlphaConfig(kind="sigmoid"), t), g["alpha_t_sigmoid"])
     weighted = alpha_at(SDTT.alpha, t) * out.terms["corr"] + out.terms["marginal"]
     close(weighted, g[f"{prefix}out.data_weighted"])
     for variate, key in (("marginal", "total"), ("none", "total_nocv")):
@@ -117,7 +128,7 @@ def test_di4c_loss_gives_the_sdtt_values(golden: Path, prefix: str) -> None:
 
 
 def test_di4c_loss_gives_the_maskgit_values(golden: Path) -> None:
-    """The published loss counts known positions and the mask's class: to the core, nothing is known."""
+    """The published loss counts known positions and the mask's class: to the kernel, nothing is known."""
     g = load_file(golden / "losses" / "masked_maskgit.safetensors")
     process, t = Everything(g["student_t_logits"].shape[-1]), 1 - g["r"]
     inputs, teacher = (g, process, g["x0"], g["x_0_samples"]), g["teacher_logits"][:, None]
@@ -129,19 +140,19 @@ def test_di4c_loss_gives_the_maskgit_values(golden: Path) -> None:
         close(out.terms[name], g[f"out.{name}_unweighted"])
         close(getattr(chosen, name) * out.terms[name], g[f"out.{name}"])
     check_alphas(g, t, 0.1, SCALED)
-    close(alpha_at(Alpha("sigmoid"), t), g["alpha_t_sigmoid"])
+    close(alpha_at(AlphaConfig(kind="sigmoid"), t), g["alpha_t_sigmoid"])
     close(chosen.corr * out.terms["corr"] + out.terms["marginal"], g["out.data_weighted"])
     for variate, key in (("marginal", "total_mean"), ("none", "total_mean_nocv")):
         close(outcome(*inputs, variate, teacher, weights(MASKGIT, t, variate)).total.mean(), g[f"out.{key}"])
 
 
 def small_times(g: Tensors, process: Process) -> Tensor:
-    """The distillation term of the pixel world: every latent has a time, an x and a teacher of its own."""
+    """The distillation term of the pixels: every latent has a time, an x and a teacher of its own."""
     batch, latents = g["student_t_logits"].shape[:2]
     x, one = g["x0"].repeat_interleave(latents, 0), ones(batch * latents)
     teacher = stored(flat(g["teacher_mint_logits"]), x, process)
-    problem = Problem(x, 1, Weights(one, 0 * one, 0 * one, 0 * one), teacher=teacher)
-    out = Core(problem, stored(flat(g["student_mint_logits"]), x, process)).run(gradient=False)
+    inputs = LossInputs(x, 1, TermWeights(one, 0 * one, 0 * one, 0 * one), teacher=teacher)
+    out = ChunkedLoss(inputs, stored(flat(g["student_mint_logits"]), x, process)).run(gradient=False)
     return out.terms["distil"].view(batch, latents).mean(1)
 
 

@@ -1,4 +1,4 @@
-"""A masked world small enough to list: S = 3, D = 3, a table of logits for every x_t and λ of a grid."""
+"""A masked process small enough to list: S = 3, D = 3, a table of logits for every x_t and λ of a grid."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import itertools
 import torch
 from torch import Tensor, nn
 
-from di4c_cli.denoiser import Denoiser, Latent
+from di4c_cli.denoiser import Denoiser
+from di4c_cli.latent.prior import LatentPrior
 from di4c_cli.process import Masked
 
 SYMBOLS, LENGTH, GRID = 3, 3, 8
@@ -42,7 +43,7 @@ class TableNetwork(nn.Module):
 
 
 def student(seed: int = 1, spread: float = 1.5) -> Denoiser:
-    return Denoiser(TableNetwork(GRID, seed, spread), Masked(SYMBOLS), Latent())
+    return Denoiser(TableNetwork(GRID, seed, spread), Masked(SYMBOLS), LatentPrior())
 
 
 def teacher(seed: int = 2) -> Denoiser:

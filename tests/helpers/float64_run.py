@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 import torch
-from di4c_cli.training.rounds import Options, distill
 
+from di4c_cli.training.run import RunOptions, distill
 from tests.helpers.small_run import small_recipe
 
 
@@ -18,7 +18,7 @@ def main(teacher: str, out: str, steps: str, micro: str = "4") -> None:
         training__checkpoint_every=100,
         training__micro_batch=int(micro),
     )
-    distill(recipe, Path(out), Options(dtype=torch.float64))
+    distill(recipe, Path(out), RunOptions(dtype=torch.float64))
 
 
 if __name__ == "__main__":

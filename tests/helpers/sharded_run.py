@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator, DistributedType
-from di4c_cli.training.rounds import Options, distill
 from torch.distributed.fsdp import fully_shard
 
+from di4c_cli.training.run import RunOptions, distill
 from tests.helpers.small_run import small_recipe
 
 
@@ -35,7 +35,7 @@ def main(teacher: str, out: str, steps: str) -> None:
     Accelerator.prepare, Accelerator.clip_grad_norm_ = prepare, clip  # type: ignore[method-assign]
     Accelerator.unwrap_model = lambda self, module, **_: module  # type: ignore[method-assign]
     recipe = small_recipe(teacher, training__iterations=int(steps))
-    distill(recipe, Path(out), Options(dtype=torch.float64))
+    distill(recipe, Path(out), RunOptions(dtype=torch.float64))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,8 @@ import torch
 
 from di4c_cli import model_folder
 from di4c_cli.build import build_denoiser
-from di4c_cli.config import LatentConfig, ModelConfig
+from di4c_cli.config import ModelConfig
+from di4c_cli.latent.config import LatentConfig
 from di4c_cli.model import Model
 
 SIZE = {"width": 16, "depth": 1, "heads": 2, "mlp": 16}

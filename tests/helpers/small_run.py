@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -12,16 +13,20 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 import torch
+from di4c_cli.training.signals import Stopped
 from safetensors.torch import load_file
 
 from di4c_cli import model_folder, recipe_file
 from di4c_cli.build import build_denoiser
-from di4c_cli.config import LatentConfig, ModelConfig
+from di4c_cli.config import ModelConfig
+from di4c_cli.latent.config import LatentConfig
 from di4c_cli.recipe import Recipe
 from di4c_cli.training.metrics import read_rows
+from di4c_cli.training.run import RunOptions, distill
 
-PAPER = "paper/tiny-digits"
+PAPER = "di4c/tiny-digits"
 """The recipe with every term of the paper's loss; the default one is `tiny-digits`."""
 PATIENCE = 300
 """Seconds; a busy machine must not fail a test."""
@@ -40,7 +45,7 @@ DIGITS = {
 
 
 def make_teacher(folder: Path, name: str = "tiny-digits", latent: LatentConfig | None = None) -> Path:
-    """A teacher folder with random weights in the world of the 8x8 digits."""
+    """A teacher folder with random weights for the 8x8 digits."""
     config = ModelConfig(
         kind="teacher" if latent is None else "student",
         name=name,
@@ -56,23 +61,40 @@ def make_teacher(folder: Path, name: str = "tiny-digits", latent: LatentConfig |
 
 
 def small_recipe(teacher: Path | str, **overrides: Any) -> Recipe:
-    """The paper's recipe of tiny-digits shrunk: 4 samples, 4 latents, 6 steps; keys with `__` for the dots."""
+    """The Di4C recipe of tiny-digits shrunk: 4 samples, 4 latents, 6 steps; keys with `__` for the dots."""
     values = {
         "teacher": str(teacher),
         "training.iterations": 6,
         "training.batch": 4,
         "training.checkpoint_every": 3,
-        "objective.latents": 4,
+        "method.latents": 4,
     }
     values |= {key.replace("__", "."): value for key, value in overrides.items()}
     return recipe_file.read(PAPER, values)
+
+
+def small_variational_recipe(teacher: Path | str, **overrides: Any) -> Recipe:
+    """The variational recipe of tiny-digits shrunk in the same way, without the teacher's own samples."""
+    values = {
+        "teacher": str(teacher),
+        "training.iterations": 6,
+        "training.batch": 4,
+        "training.checkpoint_every": 3,
+        "training.synthetic_share": 0.0,
+        "method.encoder_width": 16,
+        "latent.prior_width": 8,
+        "latent.dim": 2,
+    }
+    values |= {key.replace("__", "."): value for key, value in overrides.items()}
+    return recipe_file.read("tiny-digits", values)
 
 
 def arguments(teacher: Path, out: Path, *more: str, iterations: int = 6, recipe: str = PAPER) -> list[str]:
     """`di4c distill …` for the small recipe."""
     return [
         *("distill", "--teacher", str(teacher), "--recipe", recipe, "--out", str(out)),
-        *("--iterations", str(iterations), "--batch", "4", "--latents", "4"),
+        *("--iterations", str(iterations), "--batch", "4"),
+        *(("--latents", "4") if recipe.startswith("di4c/") else ()),
         *("--set", "training.checkpoint_every=3", *more),
     ]
 
@@ -116,3 +138,21 @@ def weights(out: Path) -> dict[str, torch.Tensor]:
 def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     """Bit for bit."""
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def losses(out: Path) -> list[float]:
+    """Of every step of a run."""
+    return [row["loss"] for row in read_rows(out / "metrics.jsonl")]
+
+
+def run_cut(recipe: Recipe, out: Path, *cuts: tuple[int, int]) -> None:
+    """Run in pieces: each cut (round, step) asks for a stop during that step, as Ctrl-C does."""
+    for place in cuts:
+
+        def report(row: dict[str, Any], place: tuple[int, int] = place) -> None:
+            if (row["round"], row["step"]) == place:
+                os.kill(os.getpid(), signal.SIGINT)
+
+        with pytest.raises(Stopped):
+            distill(recipe, out, RunOptions(report=report))
+    distill(recipe, out, RunOptions())

@@ -1,4 +1,4 @@
-"""Stored logits behind the interface of a prediction: what the objective sees of any model."""
+"""Stored logits behind the interface of a prediction: what a loss sees of any model."""
 
 from __future__ import annotations
 

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from di4c_cli.training.rounds import Options, distill
 
 from di4c_cli import embedded
 from di4c_cli.cli.console import machine_fault
 from di4c_cli.errors import Failure
 from di4c_cli.training.launch import common_exit_code
 from di4c_cli.training.metrics import read_rows
+from di4c_cli.training.run import RunOptions, distill
 from tests.helpers.faults import call, command, told
 from tests.helpers.small_run import PATIENCE, arguments, same, small_recipe, started, wait_for_steps, weights
 
@@ -55,10 +55,10 @@ def test_distill_resumes_after_its_folder_was_closed(teacher: Path, closed: Path
 
     recipe = small_recipe(teacher, training__iterations=9)
     with pytest.raises(PermissionError):
-        distill(recipe, out, Options(report=close))
+        distill(recipe, out, RunOptions(report=close))
     place.chmod(0o755)
     assert [path.name for path in place.iterdir()] == ["step-00000003"]
-    distill(recipe, out, Options())
+    distill(recipe, out, RunOptions())
     assert [row["step"] for row in read_rows(out / "metrics.jsonl")] == list(range(1, 10))
 
 
@@ -105,12 +105,12 @@ def test_distill_notices_a_deleted_or_moved_folder(teacher: Path, tmp_path: Path
             out.rename(tmp_path / "elsewhere")
 
     with pytest.raises(Failure, match="was deleted or moved while the run was writing to it") as caught:
-        distill(recipe, out, Options(report=vanish))
+        distill(recipe, out, RunOptions(report=vanish))
     assert caught.value.exit_code == 1
     assert not out.exists(), "nothing is made again behind the user's back"
     if way == "moved":
-        distill(recipe, tmp_path / "elsewhere", Options())
-        distill(recipe, tmp_path / "whole", Options())
+        distill(recipe, tmp_path / "elsewhere", RunOptions())
+        distill(recipe, tmp_path / "whole", RunOptions())
         assert same(weights(tmp_path / "elsewhere"), weights(tmp_path / "whole"))
 
 
@@ -124,17 +124,17 @@ def test_distill_finishes_after_a_deleted_codec_is_restored(tmp_path: Path, teac
         model / name for name in ("README.md", "config.json", "model.safetensors")
     }
     shutil.copyfile(codec, tmp_path / "kept")
-    recipe = small_recipe(model, data="teacher", objective__reference="teacher", objective__reference_steps=2)
+    recipe = small_recipe(model, data="teacher", method__reference_steps=2)
 
     def vanish(row: dict[str, Any]) -> None:
         if row["step"] == 6:
             codec.unlink()
 
     with pytest.raises(FileNotFoundError) as caught:
-        distill(recipe, out, Options(report=vanish))
+        distill(recipe, out, RunOptions(report=vanish))
     assert "put it back and run again" in str(machine_fault(caught.value))
     shutil.copyfile(tmp_path / "kept", codec)
-    distill(recipe, out, Options())
+    distill(recipe, out, RunOptions())
     assert (out / "student" / codec.name).is_file()
 
 

@@ -9,13 +9,13 @@ import time
 from pathlib import Path
 
 import pytest
-from di4c_cli.training.rounds import Options, distill
 
 import di4c_cli
 from di4c_cli import recipe_file
 from di4c_cli.data import cache
 from di4c_cli.errors import Failure
 from di4c_cli.training.metrics import read_rows
+from di4c_cli.training.run import RunOptions, distill
 from tests.helpers.faults import call, process, sentence, told
 from tests.helpers.small_run import arguments, same, small_recipe, weights
 
@@ -65,7 +65,7 @@ def test_distill_ignores_a_clock_that_jumps(
 ) -> None:
     """The wall clock falls back by a year at every look; the student and the durations do not notice."""
     recipe = small_recipe(teacher)
-    distill(recipe, tmp_path / "calm", Options())
+    distill(recipe, tmp_path / "calm", RunOptions())
     year, looks = 365 * 86400.0, [time.time()]
 
     def falling() -> float:
@@ -73,7 +73,7 @@ def test_distill_ignores_a_clock_that_jumps(
         return looks[-1]
 
     monkeypatch.setattr(time, "time", falling)
-    distill(recipe, tmp_path / "jumping", Options())
+    distill(recipe, tmp_path / "jumping", RunOptions())
     monkeypatch.undo()
     assert same(weights(tmp_path / "calm"), weights(tmp_path / "jumping"))
     assert all(0 <= row["seconds"] < 60 for row in read_rows(tmp_path / "jumping" / "metrics.jsonl"))
@@ -90,10 +90,10 @@ def test_distill_ignores_the_dates_of_files(teacher: Path, tmp_path: Path, when:
             raise Failure("stop here")
 
     with pytest.raises(Failure, match="stop here"):
-        distill(recipe, out, Options(report=stop))
+        distill(recipe, out, RunOptions(report=stop))
     os.utime(out / "round-1" / "checkpoints" / "step-00000006", (when, when))
     os.utime(out / "metrics.jsonl", (when, when))
-    distill(recipe, out, Options())
+    distill(recipe, out, RunOptions())
     assert [row["step"] for row in read_rows(out / "metrics.jsonl")] == list(range(1, 10))
 
 

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from di4c_cli import recipe_file
 from di4c_cli.cli.console import show_table
-from di4c_cli.cli.live import DI4C_METRICS, LiveTable
+from di4c_cli.cli.live import LiveTable
 from tests.helpers.faults import COLOUR, command, in_terminal, plain
 
 COMMANDS = [["--help"], ["sample", "--help"], ["recipes"], ["teachers"]]
@@ -53,8 +53,9 @@ def test_show_table_becomes_a_list_in_a_narrow_terminal(
 @pytest.mark.parametrize("columns", [80, 40])
 def test_live_table_fits_the_terminal(columns: int) -> None:
     """Figures are whole at any width; a narrow terminal gets fewer of them."""
-    live = LiveTable(recipe_file.read("paper/tiny-digits"))
-    live._lines.append(["300/700", "12.3/s", "0:33", *["1.234"] * len(DI4C_METRICS), "512 MB"])
+    recipe = recipe_file.read("di4c/tiny-digits")
+    live = LiveTable(recipe)
+    live._lines.append(["300/700", "12.3/s", "0:33", *["1.234"] * len(recipe.method.live_metrics), "512 MB"])
     console = Console(file=io.StringIO(), width=columns)
     console.print(live.table(columns))
     header, row, *_ = plain(console.file.getvalue())  # type: ignore[attr-defined]

@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 import torch
-from di4c_cli.training.loss_module import make_objective
-from di4c_cli.training.rounds import Options, distill
 from safetensors.torch import load_file
 
 from di4c_cli.errors import Failure
-from di4c_cli.training import rounds
+from di4c_cli.methods.base import Loss
+from di4c_cli.methods.di4c import Di4C
+from di4c_cli.methods.noised_batch import TrainingSamples
 from di4c_cli.training.metrics import read_rows
+from di4c_cli.training.run import RunOptions, distill
 from tests.helpers.small_run import (
     PATIENCE,
     arguments,
@@ -96,28 +97,28 @@ def test_a_full_disk_ends_in_one_sentence_and_nothing_is_lost(teacher: Path, sma
     code, said = run([*args, "--set", "training.keep=1"])
     assert code == 0, said
     assert [row["step"] for row in read_rows(out / "metrics.jsonl")] == list(range(1, 41))
-    distill(small_recipe(teacher, training__iterations=40), small_disk.parent / "whole", Options())
+    distill(small_recipe(teacher, training__iterations=40), small_disk.parent / "whole", RunOptions())
     assert same(weights(out), weights(small_disk.parent / "whole"))
 
 
-class Broken:
-    """The objective with a loss that is not a number in some steps."""
+def break_loss(monkeypatch: pytest.MonkeyPatch, steps: set[int], size: int = 4) -> None:
+    """Make the loss of Di4C not a number in some steps."""
+    right = Di4C.loss
 
-    def __init__(self, values: dict[str, Any], bad: set[int], batch: int = 4) -> None:
-        self.inner, self.bad, self.batch = make_objective(values), bad, batch
+    def loss(self: Di4C, batch: TrainingSamples, *rest: Any) -> Loss:
+        found = right(self, batch, *rest)
+        if batch.index[0] // size + 1 in steps:
+            found.total = found.total * torch.nan
+        return found
 
-    def __call__(self, student: Any, teacher: Any, batch: Any, *rest: Any, **more: Any) -> Any:
-        loss = self.inner(student, teacher, batch, *rest, **more)
-        if batch.index[0] // self.batch + 1 in self.bad:
-            loss.total = loss.total * torch.nan
-        return loss
+    monkeypatch.setattr(Di4C, "loss", loss)
 
 
 def test_a_bad_step_is_skipped_and_counted(
     teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rounds, "make_objective", lambda values: Broken(values, {2, 5}))
-    distill(small_recipe(teacher), tmp_path / "run", Options())
+    break_loss(monkeypatch, {2, 5})
+    distill(small_recipe(teacher), tmp_path / "run", RunOptions())
     rows = read_rows(tmp_path / "run" / "metrics.jsonl")
     assert [row["step"] for row in rows if row["skipped"]] == [2, 5]
     assert [row["step"] for row in rows if row["loss"] is None] == [2, 5]
@@ -127,10 +128,10 @@ def test_a_bad_step_is_skipped_and_counted(
 def test_many_bad_steps_in_a_row_stop_the_run_with_a_diagnosis(
     teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rounds, "make_objective", lambda values: Broken(values, set(range(5, 100))))
+    break_loss(monkeypatch, set(range(5, 100)))
     recipe = small_recipe(teacher, training__max_bad_steps=4, training__iterations=50)
     with pytest.raises(Failure, match=r"not finite for 4 steps in a row, from step 5 of round 1") as caught:
-        distill(recipe, tmp_path / "run", Options())
+        distill(recipe, tmp_path / "run", RunOptions())
     assert "step-00000006, with the weights of step 4" in caught.value.message
     assert caught.value.exit_code == 1
     assert len(read_rows(tmp_path / "run" / "metrics.jsonl")) == 8
@@ -138,14 +139,14 @@ def test_many_bad_steps_in_a_row_stop_the_run_with_a_diagnosis(
 
 def test_a_damaged_checkpoint_is_named(teacher: Path, tmp_path: Path) -> None:
     recipe, out = small_recipe(teacher), tmp_path / "run"
-    distill(recipe, out, Options())
+    distill(recipe, out, RunOptions())
     shutil.rmtree(out / "student"), shutil.rmtree(out / "round-1" / "student")
     broken = out / "round-1" / "checkpoints" / "step-00000006"
     (broken / "optimizer.pt").write_bytes(b"PK")
     with pytest.raises(Failure, match=r"step-00000006 is damaged"):
-        distill(recipe, out, Options())
+        distill(recipe, out, RunOptions())
     shutil.rmtree(broken)
-    distill(recipe, out, Options())
+    distill(recipe, out, RunOptions())
     assert (out / "student" / "model.safetensors").is_file()
 
 
@@ -162,7 +163,7 @@ def test_what_the_machine_refuses_is_no_damage(
     teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     recipe, out = small_recipe(teacher), tmp_path / "run"
-    distill(recipe, out, Options())
+    distill(recipe, out, RunOptions())
     shutil.rmtree(out / "student"), shutil.rmtree(out / "round-1" / "student")
 
     def refuse(*args: object) -> None:
@@ -170,5 +171,5 @@ def test_what_the_machine_refuses_is_no_damage(
 
     monkeypatch.setattr("di4c_cli.training.checkpoint._load_plain", refuse)
     with pytest.raises(type(error)) as caught:
-        distill(recipe, out, Options())
+        distill(recipe, out, RunOptions())
     assert caught.value is error

@@ -13,12 +13,12 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-from di4c_cli.training.rounds import Options, distill
 from safetensors.torch import load_file
 
 from di4c_cli.errors import UserError
 from di4c_cli.training.launch import common_exit_code, launch, preset, presets
 from di4c_cli.training.metrics import read_rows
+from di4c_cli.training.run import RunOptions, distill
 from tests.helpers import float64_run
 from tests.helpers.small_run import PATIENCE, arguments, run, small_recipe, started, wait_for_steps, weights
 
@@ -54,7 +54,7 @@ def test_launch_of_two_processes_gives_the_losses_of_one_in_float64(teacher: Pat
 
 @pytest.mark.slow
 def test_distill_with_two_processes_gives_the_step_of_one_in_float32(teacher: Path, tmp_path: Path) -> None:
-    distill(small_recipe(teacher, training__iterations=1), tmp_path / "one", Options())
+    distill(small_recipe(teacher, training__iterations=1), tmp_path / "one", RunOptions())
     code, said = run(arguments(teacher, tmp_path / "two", "--processes", "2", iterations=1))
     assert code == 0, said
     assert abs(losses(tmp_path / "one")[0] - losses(tmp_path / "two")[0]) < 1e-5

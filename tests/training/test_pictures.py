@@ -22,6 +22,6 @@ def test_draw_curves_writes_a_picture_of_two_rounds(tmp_path: Path) -> None:
         for r in (1, 2)
         for s in range(1, 21)
     ]
-    draw_curves(rows, tmp_path / "curves.png")
+    draw_curves(rows, tmp_path / "curves.png", ("loss", "corr"))
     with Image.open(tmp_path / "curves.png") as picture:
         assert picture.size == (880, 990)

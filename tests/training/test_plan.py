@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from di4c_cli.errors import UserError
-from di4c_cli.training.plan import make_plan
+from di4c_cli.training.plan import make_batch_plan
 
 
 @given(st.integers(1, 5), st.integers(1, 4), st.integers(1, 4), st.integers(0, 1000))
 def test_processes_share_a_step_without_overlap(processes: int, passes: int, micro: int, step: int) -> None:
-    plan = make_plan(processes * passes * micro, micro, processes)
+    plan = make_batch_plan(processes * passes * micro, micro, processes)
     seen = [
         first + offset
         for rank in range(processes)
@@ -24,12 +24,12 @@ def test_processes_share_a_step_without_overlap(processes: int, passes: int, mic
 
 
 def test_without_a_micro_batch_a_process_takes_its_share_at_once() -> None:
-    assert (make_plan(12, None, 3).passes, make_plan(12, None, 3).micro) == (1, 4)
-    assert make_plan(4, 100, 1).micro == 4
+    assert (make_batch_plan(12, None, 3).passes, make_batch_plan(12, None, 3).micro) == (1, 4)
+    assert make_batch_plan(4, 100, 1).micro == 4
 
 
 def test_uneven_divisions_are_refused_with_a_number_that_works() -> None:
     with pytest.raises(UserError, match="--batch 6"):
-        make_plan(4, None, 3)
+        make_batch_plan(4, None, 3)
     with pytest.raises(UserError, match="micro_batch=3"):
-        make_plan(12, 5, 2)
+        make_batch_plan(12, 5, 2)

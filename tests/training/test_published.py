@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from di4c_cli import network, recipe_file
+from di4c_cli.methods import Di4CConfig
 from di4c_cli.teacher import registry
 from di4c_cli.teacher.architectures import architectures
 from di4c_cli.training.dry_run import preview
@@ -16,7 +17,7 @@ ADAM = {"kind": "adam", "betas": (0.9, 0.999), "weight_decay": 0.0, "clip": 1.0}
 TAULDR = {
     "optimizer": ADAM | {"lr": 2e-4, "warmup": 0},
     "training": {"iterations": 320_000, "batch": 8, "ema": 0.9999, "flip": True, "dropout": 0.1},
-    "objective": {"latents": 16, "branch": "both", "distil_weight": 1.0, "teacher_step": "analytical"},
+    "method": {"latents": 16, "branch": "both", "distil_weight": 1.0, "teacher_step": "analytical"},
     "delta": (0.01, 0.02, 0.5),
     "step": (0.001, 0.01),
     "alpha": ("sigmoid", 1.0),
@@ -30,8 +31,8 @@ MASKGIT = {
         "clip": 1.0,
         "warmup": 0,
     },
-    "training": {"iterations": 30_000, "batch": 4, "flip": True, "label_drop": 0.1},
-    "objective": {"latents": 32, "branch": "split", "distil_weight": "1/step", "teacher_step": "confidence"},
+    "training": {"iterations": 30_000, "batch": 4, "flip": True, "label_dropout": 0.1},
+    "method": {"latents": 32, "branch": "split", "distil_weight": "1/step", "teacher_step": "confidence"},
     "delta": (0.05, 0.05, 1.0),
     "step": (0.05, 0.05),
     "alpha": ("zero", 1.0),
@@ -39,7 +40,7 @@ MASKGIT = {
 SDTT = {
     "optimizer": ADAM | {"lr": 3e-5, "warmup": 500},
     "training": {"iterations": 100_000, "batch": 2, "ema": 0.9999, "precision": "bf16"},
-    "objective": {"latents": 16, "branch": "split", "distil_weight": 1.0, "teacher_step": "analytical"},
+    "method": {"latents": 16, "branch": "split", "distil_weight": 1.0, "teacher_step": "analytical"},
     "delta": (0.02, 0.02, 1.0),
     "step": (1 / 1024, 1 / 1024),
     "alpha": ("zero", 1.0),
@@ -63,30 +64,29 @@ WEIGHTS["sdtt-7"] = WEIGHTS["sdtt-6"]
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_the_papers_numbers(name: str) -> None:
+def test_published_recipe_has_the_papers_numbers(name: str) -> None:
     recipe, expected = recipe_file.read(name), PUBLISHED[name]
-    objective = recipe.objective
+    method = recipe.method
+    assert isinstance(method, Di4CConfig)
     for section, values in (
         ("optimizer", recipe.training.optimizer),
         ("training", recipe.training),
-        ("objective", objective),
+        ("method", method),
     ):
         for key, value in expected[section].items():  # type: ignore[attr-defined]
             assert getattr(values, key) == value, f"{section}.{key}"
-    assert (objective.delta.low, objective.delta.high, objective.delta.at_low) == expected["delta"]
-    assert (objective.step.low, objective.step.high) == expected["step"]
-    assert (objective.alpha.kind, objective.alpha.scale) == expected["alpha"]
-    assert (
-        objective.control_variate == "marginal" and objective.marginal_weight == objective.consis_weight == 1
-    )
+    assert (method.delta.low, method.delta.high, method.delta.at_low) == expected["delta"]
+    assert (method.step.low, method.step.high) == expected["step"]
+    assert (method.alpha.kind, method.alpha.scale) == expected["alpha"]
+    assert method.control_variate == "marginal" and method.marginal_weight == method.consis_weight == 1
     assert (recipe.latent.distribution, recipe.latent.dim) == ("uniform", 1)
     if name.startswith("sdtt"):
-        assert (objective.time.grid, objective.time.small_share) == (1024, 0.3)
+        assert (method.time.grid, method.time.small_share) == (1024, 0.3)
         assert recipe.data == "Skylion007/openwebtext"
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_headers_hold_command_hardware_and_expectation(name: str) -> None:
+def test_published_recipe_header_holds_command_hardware_and_expectation(name: str) -> None:
     head = recipe_file.find(name).read_text().splitlines()[:4]
     assert head[0].startswith("# di4c distill ")
     assert head[1].startswith("# Hardware: ")
@@ -94,7 +94,9 @@ def test_headers_hold_command_hardware_and_expectation(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_a_dry_run_of_each(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_published_recipe_previews_without_a_network(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without a network the sizes are still known; what cannot be reached is said."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)

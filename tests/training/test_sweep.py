@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from di4c_cli.training.rounds import Options
 from typer.testing import CliRunner
 
 from di4c_cli import recipe_file
 from di4c_cli.cli.app import app
 from di4c_cli.cli.sweep import paper_table
 from di4c_cli.errors import UserError
+from di4c_cli.training.run import RunOptions
 from di4c_cli.training.sweep import measure_rows, train_row
 from di4c_cli.training.sweep_recipe import Row, Sweep, read_sweep, row_recipes
 
@@ -20,10 +20,10 @@ def test_the_alpha_table_has_the_papers_rows() -> None:
     rows = row_recipes(read_sweep("ablations/alpha"), None, {})
     found = [
         (
-            r.objective.alpha.kind,
-            r.objective.control_variate,
-            r.objective.marginal_weight,
-            r.objective.latents,
+            r.method.alpha.kind,
+            r.method.control_variate,
+            r.method.marginal_weight,
+            r.method.latents,
         )
         for _, r in rows
     ]
@@ -40,14 +40,14 @@ def test_the_alpha_table_has_the_papers_rows() -> None:
 @pytest.mark.parametrize("base", [None, "tauldr-cifar10"])
 def test_the_latents_table_keeps_the_work_of_a_step(base: str | None) -> None:
     rows = [recipe for _, recipe in row_recipes(read_sweep("ablations/latents"), base, {})]
-    assert [recipe.objective.latents for recipe in rows] == [2, 4, 8, 16, 32, 64]
-    assert {recipe.objective.latents * recipe.training.batch for recipe in rows} == {128}
-    assert {(r.objective.alpha.kind, r.objective.alpha.scale) for r in rows} == {("sigmoid", 1.0)}
+    assert [recipe.method.latents for recipe in rows] == [2, 4, 8, 16, 32, 64]
+    assert {recipe.method.latents * recipe.training.batch for recipe in rows} == {128}
+    assert {(r.method.alpha.kind, r.method.alpha.scale) for r in rows} == {("sigmoid", 1.0)}
 
 
 def test_a_sweep_without_data() -> None:
     rows = row_recipes(read_sweep("ablations/alpha"), None, {"data": "teacher"})
-    assert {recipe.objective.reference for _, recipe in rows} == {"teacher"}
+    assert {recipe.data for _, recipe in rows} == {"teacher"}
 
 
 def test_mistakes_in_sweeps(tmp_path: Path) -> None:
@@ -67,14 +67,14 @@ def test_a_small_sweep_from_end_to_end(teacher: Path, tmp_path: Path) -> None:
     sweep = Sweep(
         name="small",
         summary="two rows",
-        base="paper/tiny-digits",
+        base="di4c/tiny-digits",
         steps=[1, 2],
-        rows=[Row(label="L = 2", set={"objective.latents": 2}), Row(label="L = 4", set={})],
+        rows=[Row(label="L = 2", set={"method.latents": 2}), Row(label="L = 4", set={})],
     )
     overrides = {"teacher": str(teacher), "training.iterations": 2, "training.batch": 2}
     rows = row_recipes(sweep, None, overrides)
     for row, recipe in rows:
-        train_row(recipe, tmp_path / row.folder, Options())
+        train_row(recipe, tmp_path / row.folder, RunOptions())
     assert sorted(path.name for path in tmp_path.iterdir()) == ["l-2", "l-4"]
     results = measure_rows(sweep, rows, tmp_path, samples=60, seed=0)
     head, body = paper_table(results, ["frechet", "is"])

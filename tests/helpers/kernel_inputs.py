@@ -1,16 +1,17 @@
-"""Small models of every world in float64, and one batch of each as the objective's core sees it."""
+"""Small denoisers of every network in float64, and a batch of loss inputs for each."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import torch
-from di4c_cli.objective.problem import Problem, Weights
 from torch import Tensor
 
-from di4c_cli.denoiser import Denoiser, Latent, Prediction
+from di4c_cli.denoiser import Denoiser, Prediction
+from di4c_cli.latent.prior import LatentPrior
+from di4c_cli.methods.kernels import LossInputs, TermWeights
 from di4c_cli.network import build
-from di4c_cli.process import Gaussian, Masked, Process
+from di4c_cli.process import Gaussian, Masked, Process, Uniform
 
 BATCH, LATENTS = 3, 4
 NETWORKS: dict[str, dict[str, object]] = {
@@ -22,7 +23,9 @@ NETWORKS: dict[str, dict[str, object]] = {
         "type": "unet", "symbols": 9, "shape": [1, 4, 4], "channels": 32, "multipliers": [1], "blocks": 1,
         "attention": [], "time_dim": 16,
     },
+    "uniform": {"type": "dit", "symbols": 5, "length": 4, "width": 16, "depth": 1, "heads": 2, "cond_dim": 8},
 }  # fmt: skip
+"""Networks by kind; `dit` and `maskgit` denoise a masked process, `unet` a Gaussian and `uniform` a uniform one."""
 
 
 def scatter(module: torch.nn.Module, seed: int, size: float) -> None:
@@ -33,21 +36,49 @@ def scatter(module: torch.nn.Module, seed: int, size: float) -> None:
             p.add_(size * torch.randn(p.shape, generator=generator, dtype=p.dtype))
 
 
+def process_of(kind: str) -> Process:
+    symbols = int(str(NETWORKS[kind]["symbols"]))
+    return {"unet": Gaussian, "uniform": Uniform}.get(kind, Masked)(symbols)
+
+
 def denoiser(kind: str, mixture: bool, seed: int = 0, dtype: torch.dtype = torch.float64) -> Denoiser:
     config = dict(NETWORKS[kind])
-    process: Process = Gaussian(9) if kind == "unet" else Masked(int(str(config["symbols"])))
     if mixture:
         config["latent"] = {"inject": "film"}
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         network = build(config).to(dtype)
     scatter(network, seed, 0.1 if kind == "unet" else 0.3)
-    return Denoiser(network, process, Latent() if mixture else None, labels=3 if kind == "maskgit" else None)
+    return Denoiser(
+        network, process_of(kind), LatentPrior() if mixture else None, labels=3 if kind == "maskgit" else None
+    )
+
+
+def normal_denoiser(
+    kind: str,
+    dim: int,
+    dtype: torch.dtype = torch.float64,
+    inject: str = "film",
+    prior_width: int | None = None,
+) -> Denoiser:
+    """A student whose λ has `dim` normal numbers (at every position with `local`), as the encoder needs it."""
+    latent: dict[str, object] = {"inject": inject, "dim": dim, "distribution": "normal", "features": "raw"}
+    if prior_width is not None:
+        latent |= {"prior": "learned", "prior_width": prior_width}
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        network = build({**NETWORKS[kind], "latent": latent}).to(dtype)
+    scatter(network, 0, 0.2)
+    places = int(str(NETWORKS[kind]["length"])) if inject == "local" else 1
+    prior = LatentPrior(dim, "normal", places)
+    return Denoiser(network, process_of(kind), prior, labels=3 if kind == "maskgit" else None)
 
 
 @dataclass
-class Case:
-    problem: Problem
+class KernelCase:
+    """Loss inputs of one batch and the arguments of the student at t."""
+
+    inputs: LossInputs
     student: Denoiser
     x: Tensor
     t: Tensor
@@ -62,11 +93,11 @@ def case(
     kind: str,
     variate: str = "marginal",
     mixture_teacher: bool = False,
-    weights: Weights | None = None,
+    weights: TermWeights | None = None,
     seed: int = 0,
     latents: int = LATENTS,
     **options: object,
-) -> Case:
+) -> KernelCase:
     """x_t with known and unknown positions, x_u with some more known, fixed consistency samples."""
     g = torch.Generator().manual_seed(seed)
     student, teacher = denoiser(kind, True, 1), denoiser(kind, mixture_teacher, 2)
@@ -84,10 +115,10 @@ def case(
             lam=rand(BATCH * each) if mixture_teacher else None,
         )
         later = student.predict(x_u, many_t / 2, lam=rand(BATCH * latents))
-    problem = Problem(
+    inputs = LossInputs(
         x_t=x_t,
         latents=latents,
-        weights=weights or Weights(*[0.5 + rand(BATCH) for _ in range(4)]),
+        weights=weights or TermWeights(*[0.5 + rand(BATCH) for _ in range(4)]),
         control_variate=variate,
         teacher=teach,
         teacher_latents=each,
@@ -97,4 +128,4 @@ def case(
         x0=x0,
         **options,  # type: ignore[arg-type]
     )
-    return Case(problem, student, many_x, many_t, rand(BATCH * latents))
+    return KernelCase(inputs, student, many_x, many_t, rand(BATCH * latents))

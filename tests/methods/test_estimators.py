@@ -1,4 +1,4 @@
-"""Estimators against exact sums over all configurations.
+"""Estimators of the Di4C terms against exact sums over all configurations.
 
 Given its λ set every estimator is unbiased: value and gradient are compared with the exact ones, |z| < 4.5
 for each number (a true hypothesis fails with probability 7e-6 per number; the seeds are fixed). Against the
@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 import torch
-from di4c_cli.objective.core import Core
-from di4c_cli.objective.problem import Outcome, Problem, Weights
 from torch import Tensor
 
 from di4c_cli.denoiser import Denoiser, Prediction
+from di4c_cli.methods.kernels import LossInputs, LossOutput, TermWeights
+from di4c_cli.methods.kernels.chunked import ChunkedLoss
 from tests.helpers.enumerable import (
     DATA,
     LENGTH,
@@ -47,7 +47,7 @@ def draws(
     seed: int = 0,
     repeats: int = REPEATS,
     model: Denoiser = STUDENT,
-) -> tuple[Problem, Prediction]:
+) -> tuple[LossInputs, Prediction]:
     """The same x_t `repeats` times with independent x_u, λ' and x_j; one λ set for all, or one for each."""
     g = torch.Generator().manual_seed(seed)
     rand = lambda *shape: torch.rand(*shape, generator=g, dtype=torch.float64)  # noqa: E731
@@ -61,22 +61,22 @@ def draws(
         lam = rand(latents).repeat(repeats) if fixed else rand(many)
         ours = model.predict(x_t.repeat_interleave(latents, 0), t.repeat_interleave(latents), lam=lam)
     one = torch.ones(repeats, dtype=torch.float64)
-    problem = Problem(
+    inputs = LossInputs(
         x_t=x_t,
         latents=latents,
-        weights=Weights(0 * one, one, 0 * one, 0 * one),
+        weights=TermWeights(0 * one, one, 0 * one, 0 * one),
         control_variate=variate,
         teacher=teach,
         student_u=later,
         place=torch.arange(repeats),
         uniform=rand(repeats, latents, LENGTH),
     )
-    return problem, ours
+    return inputs, ours
 
 
-def cross_entropy(out: Outcome, variate: str) -> Tensor:
+def cross_entropy(out: LossOutput, variate: str) -> Tensor:
     """The consistency term without the target's entropy, which the reported value subtracts."""
-    return out.terms["consis"] + (0 if variate == "none" else out.health["target_entropy"])
+    return out.terms["consis"] + (0 if variate == "none" else out.diagnostics["target_entropy"])
 
 
 def exact_loss(logits: Tensor, law: Tensor) -> Tensor:
@@ -93,8 +93,8 @@ def z_scores(values: Tensor, exact: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("variate", VARIATES)
 def test_consistency_is_unbiased_given_its_latents(variate: str) -> None:
-    problem, ours = draws(variate)
-    out = Core(problem, ours).run(gradient=True)
+    inputs, ours = draws(variate)
+    out = ChunkedLoss(inputs, ours).run(gradient=True)
     law = target_law(TEACHER, STUDENT, X_T, T, U)
     logits = ours.hidden[:LATENTS].clone().requires_grad_()
     exact = exact_loss(logits, law)
@@ -114,8 +114,8 @@ def test_control_variate_lowers_the_variance(model: Denoiser, share: float, reco
     """
     value, gradient = {}, {}
     for variate in VARIATES:
-        problem, ours = draws(variate, model=model)
-        out = Core(problem, ours).run(gradient=True)
+        inputs, ours = draws(variate, model=model)
+        out = ChunkedLoss(inputs, ours).run(gradient=True)
         assert out.hidden_grad is not None
         value[variate] = float(cross_entropy(out, variate).var())
         gradient[variate] = float((REPEATS * out.hidden_grad.view(REPEATS, -1)).var(0).sum())
@@ -131,8 +131,8 @@ def test_bias_against_all_latents_shrinks_with_their_number(record_property: Any
     exact = -(law * clean_laws(STUDENT, X_T[None])[0].mean(0).log()).sum()
     biases = []
     for latents in (1, 2, 4, 8, 16):
-        problem, ours = draws("marginal", latents, fixed=False, seed=latents, repeats=3000)
-        estimate = cross_entropy(Core(problem, ours).run(gradient=False), "marginal") - exact
+        inputs, ours = draws("marginal", latents, fixed=False, seed=latents, repeats=3000)
+        estimate = cross_entropy(ChunkedLoss(inputs, ours).run(gradient=False), "marginal") - exact
         biases.append((float(estimate.mean()), float(estimate.std()) / math.sqrt(len(estimate))))
     print("bias by L", dict(zip((1, 2, 4, 8, 16), biases)))
     record_property("bias", biases)
@@ -145,11 +145,11 @@ def test_correlation_on_data_is_unbiased_given_its_latents() -> None:
     """L_corr over x0 from a law with correlations: mean of the estimates, exact expectation."""
     g = torch.Generator().manual_seed(5)
     law = torch.randn(len(DATA), generator=g, dtype=torch.float64).mul(2).softmax(0)
-    problem, ours = draws("marginal")
+    inputs, ours = draws("marginal")
     x0 = DATA[torch.multinomial(law, REPEATS, replacement=True, generator=g)]
     zero = torch.zeros(REPEATS, dtype=torch.float64)
-    weights = Weights(zero, zero, zero + 1, zero)
-    out = Core(replace(problem, x0=x0, weights=weights), ours).run(gradient=True)
+    weights = TermWeights(zero, zero, zero + 1, zero)
+    out = ChunkedLoss(replace(inputs, x0=x0, weights=weights), ours).run(gradient=True)
     logits = ours.hidden[:LATENTS].clone().requires_grad_()
     single = logits.softmax(-1)
     mixture, product = configurations(single, DATA).mean(0), configurations(single.mean(0), DATA)
@@ -162,11 +162,11 @@ def test_correlation_on_data_is_unbiased_given_its_latents() -> None:
 
 
 @pytest.mark.parametrize("term", ["marginal", "distil"])
-def test_terms_with_the_teacher(term: str) -> None:
+def test_terms_against_the_teacher_are_exact_or_unbiased(term: str) -> None:
     """Exact for a product teacher; with a mixture teacher the gradient is unbiased over its λ."""
-    problem, ours = draws("marginal")
+    inputs, ours = draws("marginal")
     zero = torch.zeros(REPEATS, dtype=torch.float64)
-    weights = replace(Weights(zero, zero, zero, zero), **{term: zero + 1})
+    weights = replace(TermWeights(zero, zero, zero, zero), **{term: zero + 1})
     logits = ours.hidden[:LATENTS].clone().requires_grad_()
 
     def exact(marginals: Tensor) -> Tensor:
@@ -175,19 +175,19 @@ def test_terms_with_the_teacher(term: str) -> None:
             return (marginals * (marginals.log() - single.exp().mean(0).log())).sum()
         return (marginals * (marginals.log() - single)).sum((1, 2)).mean()
 
-    assert problem.teacher is not None
-    plain = Core(replace(problem, weights=weights), ours).run(gradient=False).terms[term]
-    expected = exact(problem.teacher.dense()[0].exp()).detach()
+    assert inputs.teacher is not None
+    plain = ChunkedLoss(replace(inputs, weights=weights), ours).run(gradient=False).terms[term]
+    expected = exact(inputs.teacher.dense()[0].exp()).detach()
     torch.testing.assert_close(plain, expected.expand(REPEATS), rtol=0, atol=1e-12)
     other = student(seed=9)
     g = torch.Generator().manual_seed(3)
     lam = torch.rand(2 * REPEATS, generator=g, dtype=torch.float64)
     with torch.no_grad():
-        mixture = other.predict(problem.x_t.repeat_interleave(2, 0), zero.repeat_interleave(2), lam=lam)
+        mixture = other.predict(inputs.x_t.repeat_interleave(2, 0), zero.repeat_interleave(2), lam=lam)
         grid = (torch.arange(8).double() + 0.5) / 8
         means = other.predict(X_T.expand(8, -1), torch.zeros(8), lam=grid).dense().exp().mean(0)
-    case = replace(problem, weights=weights, teacher=mixture, teacher_latents=2)
-    out = Core(case, ours).run(gradient=True)
+    mixed = replace(inputs, weights=weights, teacher=mixture, teacher_latents=2)
+    out = ChunkedLoss(mixed, ours).run(gradient=True)
     exact(means).backward()
     assert out.hidden_grad is not None and logits.grad is not None
     each = REPEATS * out.hidden_grad.view(REPEATS, LATENTS, LENGTH, SYMBOLS)

@@ -3,53 +3,31 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from di4c_cli.training.loss_module import make_objective
-from di4c_cli.training.make_student import new_student, student_config
-from di4c_cli.training.rounds import Options, distill, pool_size
-from di4c_cli.training.signals import Stopped
 from safetensors.torch import load_file
 
 from di4c_cli import recipe_file
-from di4c_cli.config import LatentConfig
 from di4c_cli.errors import UserError
+from di4c_cli.latent.config import LatentConfig
 from di4c_cli.model import Model, load_folder
-from di4c_cli.recipe import Recipe
-from di4c_cli.training import rounds
 from di4c_cli.training.metrics import read_rows
-from tests.helpers.small_run import make_teacher, same, small_recipe, weights
+from di4c_cli.training.round_data import pool_size
+from di4c_cli.training.run import RunOptions, distill
+from di4c_cli.training.student_init import new_student, student_config
+from tests.helpers.small_run import losses, make_teacher, run_cut, same, small_recipe, weights
 
 RUN_FILES = {".lock", "recipe.yaml", "metrics.jsonl", "curves.png", "round-1", "student"}
 CHECKPOINT_FILES = {"model.safetensors", "ema.safetensors", "optimizer.pt", "state.json"}
 
 
-def losses(out: Path) -> list[float]:
-    return [row["loss"] for row in read_rows(out / "metrics.jsonl")]
-
-
-def run_cut(recipe: Recipe, out: Path, *cuts: tuple[int, int]) -> None:
-    """Run in pieces: each cut (round, step) asks for a stop during that step, as Ctrl-C does."""
-    for place in cuts:
-
-        def report(row: dict[str, Any], place: tuple[int, int] = place) -> None:
-            if (row["round"], row["step"]) == place:
-                os.kill(os.getpid(), signal.SIGINT)
-
-        with pytest.raises(Stopped):
-            distill(recipe, out, Options(report=report))
-    distill(recipe, out, Options())
-
-
-def test_a_run_writes_exactly_these_files(teacher: Path, tmp_path: Path) -> None:
+def test_run_writes_exactly_these_files(teacher: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    distill(small_recipe(teacher), out, Options())
+    distill(small_recipe(teacher), out, RunOptions())
     assert {path.name for path in out.iterdir()} == RUN_FILES
     assert {path.name for path in (out / "student").iterdir()} == {
         "model.safetensors",
@@ -63,17 +41,17 @@ def test_a_run_writes_exactly_these_files(teacher: Path, tmp_path: Path) -> None
     assert (out / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_finished_run_says_so_and_writes_nothing(teacher: Path, tmp_path: Path) -> None:
+def test_finished_run_says_so_and_writes_nothing(teacher: Path, tmp_path: Path) -> None:
     out, recipe = tmp_path / "run", small_recipe(teacher)
-    assert not distill(recipe, out, Options()).already_finished
+    assert not distill(recipe, out, RunOptions()).already_finished
     before = (out / "metrics.jsonl").stat().st_mtime_ns
-    assert distill(recipe, out, Options()).already_finished
+    assert distill(recipe, out, RunOptions()).already_finished
     assert (out / "metrics.jsonl").stat().st_mtime_ns == before
 
 
-def test_stopping_anywhere_in_any_round_changes_nothing(teacher: Path, tmp_path: Path) -> None:
+def test_run_stopped_anywhere_in_any_round_gives_the_same_student(teacher: Path, tmp_path: Path) -> None:
     recipe = small_recipe(teacher, rounds=2, training__dropout=0.1)
-    distill(recipe, tmp_path / "whole", Options())
+    distill(recipe, tmp_path / "whole", RunOptions())
     run_cut(recipe, tmp_path / "cut", (1, 2), (1, 4), (2, 1), (2, 5))
     assert same(weights(tmp_path / "whole"), weights(tmp_path / "cut"))
     assert losses(tmp_path / "whole") == losses(tmp_path / "cut")
@@ -82,8 +60,8 @@ def test_stopping_anywhere_in_any_round_changes_nothing(teacher: Path, tmp_path:
 
 
 def test_round_two_learns_from_round_one(teacher: Path, tmp_path: Path) -> None:
-    recipe = small_recipe(teacher, rounds=2, training__teacher_share=0.5, training__teacher_pool=4)
-    distill(recipe, tmp_path / "run", Options())
+    recipe = small_recipe(teacher, rounds=2, training__synthetic_share=0.5, training__synthetic_pool=4)
+    distill(recipe, tmp_path / "run", RunOptions())
     first = load_folder(tmp_path / "run" / "round-1" / "student")
     config = student_config(first, recipe, 2)
     start = new_student(first, config, recipe, 2).network.state_dict()
@@ -99,9 +77,7 @@ def test_round_two_learns_from_round_one(teacher: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("inject", "part"), [("token", "latent_projection"), ("film", "latent_film")])
-def test_the_student_starts_as_its_teacher_with_new_latent_parts(
-    teacher: Path, inject: str, part: str
-) -> None:
+def test_student_starts_as_its_teacher_with_new_latent_parts(teacher: Path, inject: str, part: str) -> None:
     model, recipe = load_folder(teacher), small_recipe(teacher, latent__inject=inject)
     config = student_config(model, recipe, 1)
     own, given = (
@@ -115,7 +91,7 @@ def test_the_student_starts_as_its_teacher_with_new_latent_parts(
     assert not same(own, new_student(model, config, other, 1).network.state_dict())
 
 
-def test_a_mixture_teacher_keeps_its_own_latent(tmp_path: Path) -> None:
+def test_student_of_a_mixture_teacher_keeps_its_latent(tmp_path: Path) -> None:
     folder = make_teacher(tmp_path / "mixture", "tiny-digits-student", LatentConfig(inject="film"))
     model, recipe = load_folder(folder), small_recipe(folder)
     config = student_config(model, recipe, 1)
@@ -128,7 +104,7 @@ def test_a_mixture_teacher_keeps_its_own_latent(tmp_path: Path) -> None:
 def test_accumulation_gives_the_same_losses(teacher: Path, tmp_path: Path) -> None:
     for size in (4, 1):
         recipe = small_recipe(teacher, training__micro_batch=size)
-        distill(recipe, tmp_path / f"micro-{size}", Options(dtype=torch.float64))
+        distill(recipe, tmp_path / f"micro-{size}", RunOptions(dtype=torch.float64))
     pairs = zip(losses(tmp_path / "micro-4"), losses(tmp_path / "micro-1"), strict=True)
     assert max(abs(one - other) for one, other in pairs) < 1e-9
 
@@ -144,8 +120,8 @@ def test_accumulation_gives_the_same_losses(teacher: Path, tmp_path: Path) -> No
 def test_options_of_the_loop_train_and_stay_close(
     teacher: Path, tmp_path: Path, setting: dict[str, Any]
 ) -> None:
-    distill(small_recipe(teacher), tmp_path / "plain", Options())
-    distill(small_recipe(teacher, **setting), tmp_path / "other", Options())
+    distill(small_recipe(teacher), tmp_path / "plain", RunOptions())
+    distill(small_recipe(teacher, **setting), tmp_path / "other", RunOptions())
     exact = "training__precision" not in setting
     pairs = list(zip(losses(tmp_path / "plain"), losses(tmp_path / "other"), strict=True))
     assert max(abs(one - other) for one, other in pairs) < (1e-5 if exact else 0.2)
@@ -153,82 +129,48 @@ def test_options_of_the_loop_train_and_stay_close(
         assert len(list((tmp_path / "other" / "samples").glob("*.png"))) == 3
 
 
-def test_the_loss_is_told_how_far_the_training_is(
+def test_run_reports_a_mixture_that_collapses(
     teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[float] = []
-
-    def recording(values: dict[str, Any]) -> Any:
-        inner = make_objective(values)
-
-        def loss(*given: Any, progress: float) -> Any:
-            told.append(progress)
-            return inner(*given, progress=progress)
-
-        return loss
-
-    monkeypatch.setattr(rounds, "make_objective", recording)
-    distill(small_recipe(teacher, objective__step__grows=True), tmp_path / "run", Options())
-    assert told == [step / 6 for step in range(6)]
-
-
-def test_a_student_with_numbers_at_every_position(teacher: Path, tmp_path: Path) -> None:
-    """Trained with a posterior, written, read again: two λ at every position, and they matter."""
-    latent = {"latent__inject": "local", "latent__dim": 2, "latent__distribution": "normal"}
-    recipe = small_recipe(teacher, **latent, latent__init=0.3, objective__posterior__width=16)
-    distill(recipe, tmp_path / "run", Options())
-    assert all(row["kl"] > 0 for row in read_rows(tmp_path / "run" / "metrics.jsonl"))
-    model = load_folder(tmp_path / "run" / "student")
-    latent_law = model.denoiser.latent
-    assert latent_law is not None and latent_law.size == 2 * model.denoiser.length
-    x = torch.full((1, model.denoiser.length), model.denoiser.process.mask)  # type: ignore[arg-type]
-    one, other = (model.log_probs(x, 1.0, latent=torch.full((1, latent_law.size), v)) for v in (-1.0, 1.0))
-    assert float((one - other).abs().max()) > 1e-3
-    assert torch.equal(model.sample(5, steps=2, seed=3), model.sample(5, steps=2, seed=3, batch_size=2))
-
-
-def test_a_dying_mixture_is_reported(teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("di4c_cli.objective.watch.GRACE", 3)
+    monkeypatch.setattr("di4c_cli.methods.diagnostics.WARMUP_STEPS", 3)
     said: list[str] = []
     recipe = small_recipe(teacher, latent__init="zero", training__optimizer__lr=1e-12)
-    distill(recipe, tmp_path / "run", Options(say=said.append))
+    distill(recipe, tmp_path / "run", RunOptions(say=said.append))
     assert len(said) == 1 and said[0].startswith("Step 3: λ has no influence")
 
 
-def test_without_data_nothing_is_read(teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_without_data_reads_none(teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("di4c_cli.data.source.load_world", lambda name: pytest.fail("data was read"))
-    recipe = small_recipe(
-        teacher, data="teacher", objective__reference="teacher", objective__reference_steps=4
-    )
-    distill(recipe, tmp_path / "run", Options())
+    recipe = small_recipe(teacher, data="teacher", method__reference_steps=4)
+    distill(recipe, tmp_path / "run", RunOptions())
     assert len(losses(tmp_path / "run")) == 6
 
 
-def test_mistakes_write_nothing(teacher: Path, tmp_path: Path) -> None:
+def test_run_with_a_mistake_writes_nothing(teacher: Path, tmp_path: Path) -> None:
     for values in (
         {"teacher": "tiny-digit"},
         {"data": "nowhere"},
         {"training__batch": 5, "training__micro_batch": 2},
         {"teacher": "tiny-pixels", "data": "embedded", "latent__inject": "local"},
-        {"teacher": "tiny-digits-student", "data": "embedded", "objective__stratified": True},
+        {"teacher": "tiny-digits-student", "data": "embedded", "method__stratified": True},
     ):
         recipe = small_recipe(**({"teacher": teacher} | values))
         with pytest.raises(UserError):
-            distill(recipe, tmp_path / "run", Options())
+            distill(recipe, tmp_path / "run", RunOptions())
         assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(
     ("overrides", "expected"),
     [
-        ({"training.teacher_share": 0.0}, (0.0, 0)),
-        ({"training.teacher_share": 0.4, "training.teacher_pool": 400}, (0.4, 400)),
-        ({"training.teacher_share": 0.4, "training.teacher_pool": 400, "data": "teacher"}, (1.0, 1000)),
-        ({"training.teacher_share": 0.0, "training.teacher_pool": 400, "data": "teacher"}, (1.0, 400)),
+        ({"training.synthetic_share": 0.0}, (0.0, 0)),
+        ({"training.synthetic_share": 0.4, "training.synthetic_pool": 400}, (0.4, 400)),
+        ({"training.synthetic_share": 0.4, "training.synthetic_pool": 400, "data": "teacher"}, (1.0, 1000)),
+        ({"training.synthetic_share": 0.0, "training.synthetic_pool": 400, "data": "teacher"}, (1.0, 400)),
         (
             {
-                "training.teacher_share": 0.4,
-                "training.teacher_pool": 400,
+                "training.synthetic_share": 0.4,
+                "training.synthetic_pool": 400,
                 "training.iterations": 3,
                 "training.batch": 5,
             },
@@ -236,17 +178,17 @@ def test_mistakes_write_nothing(teacher: Path, tmp_path: Path) -> None:
         ),
     ],
 )
-def test_how_many_of_the_teachers_samples(overrides: dict[str, Any], expected: tuple[float, int]) -> None:
+def test_pool_size_of_the_teachers_samples(overrides: dict[str, Any], expected: tuple[float, int]) -> None:
     assert pool_size(recipe_file.read("tiny-digits", overrides)) == expected
 
 
-def test_the_papers_reference_needs_no_pool() -> None:
-    """It walks the teacher's trajectory anew for every batch."""
-    assert pool_size(recipe_file.read("paper/tiny-digits", {"data": "teacher"})) == (0.0, 0)
+def test_pool_size_of_di4c_without_data_is_zero() -> None:
+    """It follows the teacher's trajectory anew for every batch."""
+    assert pool_size(recipe_file.read("di4c/tiny-digits", {"data": "teacher"})) == (0.0, 0)
 
 
 @pytest.mark.parametrize("said", [None, "ema", "live"])
-def test_the_weights_that_were_asked_for_are_read(
+def test_run_reads_the_weights_that_were_asked_for(
     teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str | None
 ) -> None:
     asked: list[object] = []
@@ -255,23 +197,23 @@ def test_the_weights_that_were_asked_for_are_read(
         asked.append(options.get("weights"))
         raise UserError("far enough")
 
-    monkeypatch.setattr("di4c_cli.training.rounds.load", load)
+    monkeypatch.setattr("di4c_cli.training.run.load", load)
     with pytest.raises(UserError, match="far enough"):
-        distill(small_recipe(teacher, init_weights=said), tmp_path / "run", Options())
+        distill(small_recipe(teacher, init_weights=said), tmp_path / "run", RunOptions())
     assert asked == [said]
 
 
-def test_data_without_labels_for_a_teacher_with_some_is_said_once(teacher: Path, tmp_path: Path) -> None:
+def test_run_says_once_that_data_has_no_labels(teacher: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "plain.npz", x=np.zeros((4, 64), np.uint8))
     np.savez(tmp_path / "labelled.npz", x=np.zeros((4, 64), np.uint8), label=np.arange(4))
     for name, count in (("plain", 1), ("labelled", 0)):
         said: list[str] = []
         recipe = small_recipe(teacher, data=str(tmp_path / f"{name}.npz"), training__iterations=1, rounds=2)
-        distill(recipe, tmp_path / name, Options(say=said.append))
+        distill(recipe, tmp_path / name, RunOptions(say=said.append))
         assert sum("has no labels" in line for line in said) == count
 
 
-def test_samples_under_way_are_drawn_where_the_run_is(
+def test_run_draws_samples_on_its_device(
     teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     moved: list[tuple[str, str]] = []
@@ -282,5 +224,5 @@ def test_samples_under_way_are_drawn_where_the_run_is(
         return to(self, device)
 
     monkeypatch.setattr(Model, "to", record)
-    distill(small_recipe(teacher, training__sample_every=6), tmp_path / "run", Options())
+    distill(small_recipe(teacher, training__sample_every=6), tmp_path / "run", RunOptions())
     assert ("student", "cpu") in moved

@@ -1,25 +1,27 @@
-"""Finite whatever comes: all or no positions masked, underflow, one latent, two symbols, half precision."""
+"""The kernel at its limits: all or no positions masked, underflow, one latent, two symbols, half precision."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
-from di4c_cli.objective.core import Core
-from di4c_cli.objective.fused import evaluate
-from di4c_cli.objective.problem import Outcome, Problem, Weights
-from di4c_cli.objective.targets import _first_above, inverse_cdf, product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from di4c_cli.bench.dense import dense_loss
+from di4c_cli.methods.di4c import dense_loss
+from di4c_cli.methods.kernels import LossInputs, LossOutput, TermWeights, evaluate
+from di4c_cli.methods.kernels.chunked import ChunkedLoss
+from di4c_cli.methods.kernels.targets import _first_above, inverse_cdf, product
 from di4c_cli.process import Masked
+from tests.helpers.kernel_inputs import case, denoiser
 from tests.helpers.tables import stored
 
 VARIATES = ["marginal", "convex", "none"]
 
 
-def random_problem(
+def random_inputs(
     g: torch.Generator,
     symbols: int,
     length: int,
@@ -29,7 +31,7 @@ def random_problem(
     variate: str,
     dtype: torch.dtype = torch.float64,
     batch: int = 2,
-) -> tuple[Problem, Tensor]:
+) -> tuple[LossInputs, Tensor]:
     """Logits of standard deviation `size` everywhere; returns the student's too."""
     process = Masked(symbols)
     rand = lambda *shape: torch.rand(*shape, generator=g, dtype=torch.float64)  # noqa: E731
@@ -38,10 +40,10 @@ def random_problem(
     x_t = torch.where(rand(batch, length) < masked, symbols, x0)
     many = x_t.repeat_interleave(latents, 0)
     x_u = torch.where(rand(*many.shape) < 0.5, many, x0.repeat_interleave(latents, 0))
-    problem = Problem(
+    inputs = LossInputs(
         x_t=x_t,
         latents=latents,
-        weights=Weights(*[rand(batch) for _ in range(4)]),
+        weights=TermWeights(*[rand(batch) for _ in range(4)]),
         control_variate=variate,
         teacher=stored(logits(batch), x_t, process),
         student_u=stored(logits(batch * latents), x_u, process),
@@ -50,18 +52,18 @@ def random_problem(
         x0=x0,
         chunk_bytes=200,
     )
-    return problem, logits(batch * latents)
+    return inputs, logits(batch * latents)
 
 
-def run(problem: Problem, logits: Tensor) -> Outcome:
+def run(inputs: LossInputs, logits: Tensor) -> LossOutput:
     process = Masked(logits.shape[-1])
-    many = problem.x_t.repeat_interleave(problem.latents, 0)
-    return Core(problem, stored(logits, many, process)).run(gradient=True)
+    many = inputs.x_t.repeat_interleave(inputs.latents, 0)
+    return ChunkedLoss(inputs, stored(logits, many, process)).run(gradient=True)
 
 
-def finite(out: Outcome) -> None:
+def finite(out: LossOutput) -> None:
     assert out.hidden_grad is not None
-    for value in (out.total, out.hidden_grad, *out.terms.values(), *out.health.values()):
+    for value in (out.total, out.hidden_grad, *out.terms.values(), *out.diagnostics.values()):
         assert bool(torch.isfinite(value).all())
 
 
@@ -76,7 +78,7 @@ def finite(out: Outcome) -> None:
     variate=st.sampled_from(VARIATES),
     dtype=st.sampled_from([torch.float32, torch.float64]),
 )
-def test_finite(
+def test_kernel_is_finite(
     seed: int,
     symbols: int,
     length: int,
@@ -88,44 +90,44 @@ def test_finite(
 ) -> None:
     """Logits up to thousands: probabilities far below what float32 (and float64) can hold."""
     g = torch.Generator().manual_seed(seed)
-    problem, logits = random_problem(g, symbols, length, latents, masked, size, variate, dtype)
-    out = run(problem, logits)
+    inputs, logits = random_inputs(g, symbols, length, latents, masked, size, variate, dtype)
+    out = run(inputs, logits)
     finite(out)
     assert out.hidden_grad is not None
     # a gradient at logits sums to zero over the symbols, and known positions have none
     scale = float(out.hidden_grad.abs().max()) + 1
     assert float(out.hidden_grad.sum(-1).abs().max()) < (1e-4 if dtype is torch.float32 else 1e-11) * scale
-    known = (problem.x_t != symbols).repeat_interleave(latents, 0)
+    known = (inputs.x_t != symbols).repeat_interleave(latents, 0)
     assert float(out.hidden_grad[known].abs().sum()) == 0
 
 
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 10**6), variate=st.sampled_from(VARIATES), size=st.sampled_from([1.0, 30.0]))
-def test_float32_agrees_with_float64(seed: int, variate: str, size: float) -> None:
+def test_kernel_in_float32_agrees_with_float64(seed: int, variate: str, size: float) -> None:
     """Underflow in float32 is no reason for another answer: log-probabilities around -100 and below."""
     g = torch.Generator().manual_seed(seed)
-    problem, logits = random_problem(g, 5, 4, 3, 1.0, size, variate, torch.float32)
+    inputs, logits = random_inputs(g, 5, 4, 3, 1.0, size, variate, torch.float32)
     wide_teacher, wide_later = (
-        stored(p.hidden.double(), p.x_t, p.process) for p in (problem.teacher, problem.student_u) if p
+        stored(p.hidden.double(), p.x_t, p.process) for p in (inputs.teacher, inputs.student_u) if p
     )
-    from dataclasses import replace
-
-    wide = replace(problem, teacher=wide_teacher, student_u=wide_later)
-    narrow, exact = run(problem, logits), run(wide, logits.double())
+    wide = replace(inputs, teacher=wide_teacher, student_u=wide_later)
+    narrow, exact = run(inputs, logits), run(wide, logits.double())
     assert narrow.hidden_grad is not None and exact.hidden_grad is not None
     torch.testing.assert_close(narrow.total, exact.total, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(narrow.hidden_grad.double(), exact.hidden_grad, rtol=1e-3, atol=1e-4)
 
 
-def test_impossible_symbol_still_pulls() -> None:
+def test_kernel_keeps_the_gradient_of_a_symbol_that_underflows() -> None:
     """All λ give the teacher's symbol probability e^-300: the gradient leads back to it, in float32 too."""
     one, process = torch.ones(1, dtype=torch.float64), Masked(2)
     x = torch.full((2, 1), 2)
-    problem = Problem(
-        x[:1], 2, Weights(0 * one, 0 * one, 0 * one, one),
+    inputs = LossInputs(
+        x[:1], 2, TermWeights(0 * one, 0 * one, 0 * one, one),
         teacher=stored(torch.tensor([[[0.0, 50.0]]]), x[:1], process),
     )  # fmt: skip
-    out = Core(problem, stored(torch.tensor([[[300.0, 0.0]], [[300.0, 0.0]]]), x, process)).run(gradient=True)
+    out = ChunkedLoss(inputs, stored(torch.tensor([[[300.0, 0.0]], [[300.0, 0.0]]]), x, process)).run(
+        gradient=True
+    )
     assert out.hidden_grad is not None
     torch.testing.assert_close(out.hidden_grad.flatten(), torch.tensor([0.5, -0.5, 0.5, -0.5]))
     assert float(out.terms["marginal"]) == pytest.approx(300, rel=1e-6)
@@ -134,28 +136,28 @@ def test_impossible_symbol_still_pulls() -> None:
 @pytest.mark.parametrize("variate", VARIATES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_correlation_of_one_latent_is_exactly_zero(variate: str, dtype: torch.dtype) -> None:
-    problem, logits = random_problem(torch.Generator().manual_seed(0), 7, 6, 1, 0.8, 3.0, variate, dtype)
-    out = run(problem, logits)
-    assert out.health["correlation_data"].tolist() == [0, 0]
-    assert out.health["correlation_consis"].tolist() == [0, 0]
+    inputs, logits = random_inputs(torch.Generator().manual_seed(0), 7, 6, 1, 0.8, 3.0, variate, dtype)
+    out = run(inputs, logits)
+    assert out.diagnostics["correlation_data"].tolist() == [0, 0]
+    assert out.diagnostics["correlation_consis"].tolist() == [0, 0]
     if variate == "marginal":
         assert out.terms["corr"].tolist() == [0, 0] and out.terms["consis_corr"].tolist() == [0, 0]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("latents", [2, 3, 16])
-def test_correlation_of_a_latent_without_influence(latents: int, dtype: torch.dtype) -> None:
+def test_correlation_of_a_latent_without_influence_is_zero(latents: int, dtype: torch.dtype) -> None:
     """The same prediction for all λ: at most rounding of the sums, and no gradient from the correlation."""
     g = torch.Generator().manual_seed(1)
-    problem, logits = random_problem(g, 50, 40, latents, 1.0, 3.0, "marginal", dtype)
+    inputs, logits = random_inputs(g, 50, 40, latents, 1.0, 3.0, "marginal", dtype)
     same = logits[::latents].repeat_interleave(latents, 0)
-    out = run(problem, same)
+    out = run(inputs, same)
     for name in ("correlation_data", "correlation_consis"):
-        assert float(out.health[name].abs().max()) <= 1e-12
+        assert float(out.diagnostics[name].abs().max()) <= 1e-12
     assert float(out.terms["corr"].abs().max()) <= 1e-12
-    assert float(out.health["grad_corr"].max()) <= 1e-6
-    torch.testing.assert_close(out.health["lam_effective"], torch.full((2,), float(latents)).double())
-    assert float(out.health["lam_sensitivity"].max()) <= 1e-5
+    assert float(out.diagnostics["grad_corr"].max()) <= 1e-6
+    torch.testing.assert_close(out.diagnostics["lam_effective"], torch.full((2,), float(latents)).double())
+    assert float(out.diagnostics["lam_sensitivity"].max()) <= 1e-5
 
 
 @settings(max_examples=60, deadline=None)
@@ -164,7 +166,7 @@ def test_correlation_of_a_latent_without_influence(latents: int, dtype: torch.dt
     symbols=st.sampled_from([1, 2, 3, 15, 16, 17, 255, 256, 257, 1000]),
     holes=st.floats(0, 0.99),
 )
-def test_inverse_cdf(seed: int, symbols: int, holes: float) -> None:
+def test_inverse_cdf_draws_the_first_symbol_above_the_goal(seed: int, symbols: int, holes: float) -> None:
     """The symbol whose running sum first exceeds u·total; never one of weight zero."""
     g = torch.Generator().manual_seed(seed)
     weight = torch.rand(20, symbols, generator=g) * (torch.rand(20, symbols, generator=g) >= holes)
@@ -181,32 +183,30 @@ def test_inverse_cdf(seed: int, symbols: int, holes: float) -> None:
     assert bool((running.gather(1, drawn[:, None]) >= goal - slack).all())
 
 
-def test_a_goal_that_rounds_to_the_total_draws_the_last_symbol_with_weight() -> None:
+def test_first_above_gives_the_last_symbol_with_weight_for_the_total() -> None:
     goal = torch.tensor([[1.0], [0.5], [0.0]], dtype=torch.float64)
     running = torch.tensor([[0.5, 1.0, 1.0]], dtype=torch.float64).repeat(3, 1)
     assert _first_above(running, goal).flatten().tolist() == [1, 1, 0]
 
 
-def test_probabilities_keep_their_precision_under_autocast() -> None:
+def test_product_keeps_its_precision_under_autocast() -> None:
     a, b = torch.rand(3, 40), torch.rand(40, 5)
     with torch.autocast("cpu", torch.bfloat16):
         assert (a @ b).dtype is torch.bfloat16
         torch.testing.assert_close(product(a, b), (a.double() @ b.double()).float())
 
 
-def test_half_precision_network_under_autocast() -> None:
+def test_evaluate_under_autocast_is_near_float32() -> None:
     """bfloat16 products, float32 log-probabilities: near the float32 loss, gradients in float32, chunk by chunk."""
-    from tests.helpers.worlds import case, denoiser
-
     base = case("dit", chunk_bytes=500)
     network = denoiser("dit", True, 1, torch.float32)
     with torch.autocast("cpu", torch.bfloat16):
         student = network.predict(base.x, base.t, lam=base.lam.float())
-        total, _ = evaluate(base.problem, student)
+        total, _ = evaluate(base.inputs, student)
     total.backward()
     gradient = network.network.linear_head[0].grad  # type: ignore[index, union-attr]
     reference = network.predict(base.x, base.t, lam=base.lam.float())
-    exact = dense_loss(base.problem, reference)
+    exact = dense_loss(base.inputs, reference)
     network.zero_grad()
     exact.backward()
     expected = network.network.linear_head[0].grad  # type: ignore[index, union-attr]

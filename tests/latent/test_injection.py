@@ -1,4 +1,4 @@
-"""λ features, projections and their initialisation."""
+"""Injection of λ into a network: features, projections and their initialisation; the section `latent`."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from typing import Any
 
 import pytest
 import torch
-from di4c_cli.network.latent import LatentEmbedding, LatentFilm, LatentLocal, latent_settings, sinusoid
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from di4c_cli.errors import UserError
+from di4c_cli.latent.config import LatentConfig, StudentLatentConfig, parse
+from di4c_cli.latent.injection import LatentEmbedding, LatentFilm, LatentLocal
 from di4c_cli.network import build
 from di4c_cli.network.dit import DiT
+from di4c_cli.numerics import sinusoid
 
 SEED = 7
 
@@ -45,30 +48,30 @@ def test_sinusoid_keeps_leading_shape_and_dtype() -> None:
     ("settings", "width"),
     [({}, 128), ({"dim": 3, "features": "sinusoid"}, 384), ({"dim": 5, "features": "raw"}, 5)],
 )
-def test_feature_width_and_token_shape(settings: dict[str, Any], width: int) -> None:
-    module = LatentEmbedding(24, **settings)
+def test_embedding_has_its_feature_width_and_shape(settings: dict[str, Any], width: int) -> None:
+    module = LatentEmbedding(24, LatentConfig(**settings))
     lam = torch.rand(4, settings["dim"]) if "dim" in settings else torch.rand(4)
     assert module.features(lam).shape == (4, width)
     assert module(lam).shape == (4, 24)
     assert sorted(module.state_dict()) == ["0.bias", "0.weight", "2.bias", "2.weight"]
 
 
-def test_raw_features_of_a_uniform_are_centred_and_of_a_normal_are_not() -> None:
+def test_raw_features_are_centred_for_uniform_numbers_only() -> None:
     lam = torch.tensor([[0.0, 0.5, 1.0]])
-    uniform = LatentEmbedding(8, dim=3, features="raw")
-    normal = LatentEmbedding(8, dim=3, features="raw", distribution="normal")
+    uniform = LatentEmbedding(8, LatentConfig(dim=3, features="raw"))
+    normal = LatentEmbedding(8, LatentConfig(dim=3, features="raw", distribution="normal"))
     assert uniform.features(lam).tolist() == [[-1.0, 0.0, 1.0]]
     assert normal.features(lam).tolist() == lam.tolist()
 
 
-def test_a_column_and_a_vector_are_the_same_scalar() -> None:
-    module, lam = LatentEmbedding(8), torch.rand(3)
+def test_embedding_takes_a_scalar_as_a_column_or_a_vector() -> None:
+    module, lam = LatentEmbedding(8, LatentConfig()), torch.rand(3)
     assert torch.equal(module(lam), module(lam[:, None]))
 
 
-def test_half_precision_weights_do_not_blur_the_angles() -> None:
+def test_features_of_half_precision_weights_keep_their_angles() -> None:
     """1000 λ in bfloat16 has steps of 4: neighbouring λ would share their features."""
-    module, lam = LatentEmbedding(8), torch.tensor([0.7001, 0.7004])
+    module, lam = LatentEmbedding(8, LatentConfig()), torch.tensor([0.7001, 0.7004])
     exact = module.features(lam)
     blurred = module.bfloat16().features(lam.double())
     assert blurred.dtype == torch.bfloat16
@@ -76,9 +79,15 @@ def test_half_precision_weights_do_not_blur_the_angles() -> None:
 
 
 @pytest.mark.parametrize(
-    "make", [lambda: LatentEmbedding(16), lambda: LatentFilm(16, depth=2), lambda: LatentLocal(16, length=5)]
+    "make",
+    [
+        lambda: LatentEmbedding(16, LatentConfig()),
+        lambda: LatentFilm(16, 2, 6, LatentConfig()),
+        lambda: LatentLocal(16, 5, LatentConfig(inject="local")),
+    ],
+    ids=["token", "film", "local"],
 )
-def test_initialisation_kinds(make: Any) -> None:
+def test_init_latent_has_three_kinds(make: Any) -> None:
     module, lam = make(), torch.rand(5)
     module.init_latent("zero", generator())
     assert not module(lam).any()
@@ -94,8 +103,8 @@ def test_initialisation_kinds(make: Any) -> None:
         module.init_latent("orthogonal")
 
 
-def test_default_token_initialisation_has_torch_bounds() -> None:
-    module = LatentEmbedding(64)
+def test_init_latent_of_a_token_has_torch_bounds() -> None:
+    module = LatentEmbedding(64, LatentConfig())
     module.init_latent("default", generator())
     for layer in (module[0], module[2]):
         bound = 1 / math.sqrt(layer.in_features)
@@ -104,8 +113,8 @@ def test_default_token_initialisation_has_torch_bounds() -> None:
 
 @pytest.mark.parametrize("width", [16, 64, 512])
 @pytest.mark.parametrize("settings", [{}, {"dim": 8, "features": "raw"}])
-def test_default_film_starts_far_from_a_student_without_latent(width: int, settings: dict[str, Any]) -> None:
-    module = LatentFilm(width, depth=3, parts=4, **settings)
+def test_init_latent_of_film_starts_away_from_zero(width: int, settings: dict[str, Any]) -> None:
+    module = LatentFilm(width, 3, 4, LatentConfig(**settings))
     module.init_latent("default", generator())
     lam = torch.rand(64, settings.get("dim", 1), generator=generator())
     vectors = module(lam)
@@ -114,9 +123,10 @@ def test_default_film_starts_far_from_a_student_without_latent(width: int, setti
     assert 0.03 < spread < 0.4
 
 
-def test_local_numbers_speak_for_their_own_position() -> None:
+def test_local_numbers_act_on_their_own_position() -> None:
     """The same map everywhere: numbers that change places take their vectors with them."""
-    module = LatentLocal(16, length=4, dim=3, features="raw", distribution="normal")
+    latent = LatentConfig(inject="local", dim=3, features="raw", distribution="normal")
+    module = LatentLocal(16, 4, latent)
     lam = torch.randn(5, 4, 3, generator=generator())
     vectors, order = module(lam.flatten(1)), [2, 0, 3, 1]
     assert vectors.shape == (5, 4, 16)
@@ -131,21 +141,63 @@ def test_local_numbers_speak_for_their_own_position() -> None:
     assert 0.03 < vectors.std(dim=0).mean().item() < 0.4
 
 
-def test_settings_write_out_the_defaults() -> None:
-    assert latent_settings(None) is None
-    scalar = {"inject": "token", "features": "sinusoid", "distribution": "uniform", "dim": 1}
-    assert latent_settings({}) == latent_settings({"features": None}) == scalar
-    assert latent_settings({"dim": 4}) == {**scalar, "features": "raw", "dim": 4}
-    assert latent_settings({"inject": "local"}) == {**scalar, "inject": "local", "features": "raw"}
+def test_parse_fills_in_the_defaults() -> None:
+    assert parse(None) is None
+    given = LatentConfig(dim=2)
+    assert parse(given) is given
+    scalar = parse({})
+    assert scalar == parse({"features": None}) == LatentConfig()
+    assert scalar is not None and scalar.model_dump() == {
+        "dim": 1,
+        "distribution": "uniform",
+        "inject": "token",
+        "features": None,
+        "prior": "standard",
+        "prior_width": 256,
+    }
 
 
-@pytest.mark.parametrize("wrong", [{"inject": "cat"}, {"dim": 0}, {"colour": 1}, {"features": "fourier"}])
-def test_wrong_settings_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(UserError):
-        latent_settings(wrong)
+@pytest.mark.parametrize(
+    ("latent", "presentation"),
+    [
+        ({}, "sinusoid"),
+        ({"dim": 4}, "raw"),
+        ({"inject": "local"}, "raw"),
+        ({"features": "raw"}, "raw"),
+        ({"dim": 4, "features": "sinusoid"}, "sinusoid"),
+    ],
+)
+def test_presentation_depends_on_the_numbers_of_lambda(latent: dict[str, Any], presentation: str) -> None:
+    assert LatentConfig(**latent).presentation == presentation
 
 
-def test_latent_belongs_to_latent_networks() -> None:
+@pytest.mark.parametrize(
+    ("wrong", "key"),
+    [
+        ({"inject": "cat"}, "latent.inject"),
+        ({"dim": 0}, "latent.dim"),
+        ({"colour": 1}, "latent.colour"),
+        ({"features": "fourier"}, "latent.features"),
+        ({"law": 4}, "latent.law"),
+    ],
+)
+def test_parse_rejects_wrong_values(wrong: dict[str, Any], key: str) -> None:
+    with pytest.raises(UserError, match=key):
+        parse(wrong)
+
+
+@pytest.mark.parametrize("wrong", [{"dim": 0}, {"init": -1.0}, {"init": "orthogonal"}, {"init": math.nan}])
+def test_student_latent_config_rejects_wrong_values(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        StudentLatentConfig(**wrong)
+
+
+def test_student_latent_config_stores_all_but_the_initialisation() -> None:
+    own = StudentLatentConfig(dim=3, distribution="normal", init=0.3, prior="learned", prior_width=8)
+    assert own.stored() == LatentConfig(dim=3, distribution="normal", prior="learned", prior_width=8)
+
+
+def test_network_without_latent_rejects_it() -> None:
     plain = DiT(symbols=5, length=4, width=8, depth=1, heads=2, cond_dim=4)
     with pytest.raises(ValueError, match="without λ"):
         plain.body(torch.zeros(1, 4, dtype=torch.long), torch.zeros(1), lam=torch.zeros(1))
@@ -153,13 +205,13 @@ def test_latent_belongs_to_latent_networks() -> None:
         plain.init_latent()
 
 
-def test_build_refuses_an_unknown_type() -> None:
+def test_build_rejects_an_unknown_type() -> None:
     with pytest.raises(UserError, match="'rnn' is unknown"):
         build({"type": "rnn"})
     with pytest.raises(UserError):
         build({})
 
 
-def test_naming_a_network_does_not_load_torch() -> None:
+def test_network_package_does_not_import_torch() -> None:
     code = "import sys, di4c_cli.network; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
