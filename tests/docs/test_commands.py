@@ -118,7 +118,17 @@ def short(words: list[str], number: int) -> list[str]:
         more = []
     if name == "distill" and "--out" not in words:
         more = [*more, "--out", f"runs/{number}"]
+    if name == "bench-latency" and "--shape" in words:
+        words = without_shape(words)
     return [*words, *more]
+
+
+def without_shape(words: list[str]) -> list[str]:
+    """A benchmark of a small model instead of a published size, which takes minutes; tests/bench has the sizes."""
+    place = words.index("--shape")
+    explained = CliRunner().invoke(app, ["bench-latency", "--help"], env={"COLUMNS": "200"}).stdout
+    assert re.search(rf"\b{re.escape(words[place + 1])}\b", explained), f"unknown shape {words[place + 1]}"
+    return [*words[:place], "--teacher", "tiny-digits", *words[place + 2 :]]
 
 
 def run(command: str, number: int = 0, flags: tuple[str, ...] = ()) -> None:
