@@ -42,7 +42,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "sampler": ("tests/sampler",),
     "objective": ("tests/objective", "tests/golden/test_losses.py"),
 }
-"""For each folder the tests that must notice."""
+"""For each folder of the package the tests that must notice."""
 LEFT_OUT = "real_noise or (on_the_batch and (None] or -1]))"
 """Slow tests that repeat others: laws with a generator for each of 200 000 samples, tiles of other sizes."""
 SERVER = multiprocessing.get_context("forkserver")
@@ -70,6 +70,11 @@ class Trial:
 def label(mutant: Mutant) -> str:
     """Where and what; the same for changes of two operators in one expression."""
     return f"{mutant.path.relative_to(ROOT)}:{mutant.line}:{mutant.column}  {mutant.change}"
+
+
+def folder_of(mutant: Mutant) -> str:
+    """The folder of its file below the package: a key of `TESTS`."""
+    return mutant.path.parent.relative_to(ROOT / "di4c_cli").as_posix()
 
 
 def killed_before(picked: list[Mutant], lines: str) -> list[Mutant]:
@@ -155,12 +160,12 @@ def trials(
     picked: list[Mutant], jobs: int, factor: float, effort: float, measured: Path | None
 ) -> Iterator[Trial]:
     """All of them, `jobs` at a time; patience is `factor` times what the tests take on the true code."""
-    paths = sorted({path for mutant in picked for path in TESTS[mutant.path.parent.name]})
+    paths = sorted({path for mutant in picked for path in TESTS[folder_of(mutant)]})
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
         told = SERVER.SimpleQueue()
         words = [*paths, "-k", f"not ({LEFT_OUT})"]
-        work = [(mutant, TESTS[mutant.path.parent.name]) for mutant in picked]
+        work = [(mutant, TESTS[folder_of(mutant)]) for mutant in picked]
         options = (ROOT, words, work, jobs, factor, effort, measured or scratch / "tests", told)
         session = SERVER.Process(target=serve, args=options)
         session.start()
@@ -177,7 +182,7 @@ def trials(
         session.join()
         bench = Bench(scratch / "bench")
         for mutant in cold:
-            mine = [test for test in tests if test.name.startswith(TESTS[mutant.path.parent.name])]
+            mine = [test for test in tests if test.name.startswith(TESTS[folder_of(mutant)])]
             yield bench.try_one(mutant, mine, factor)
 
 

@@ -71,8 +71,9 @@ def test_chosen_sample_is_seeded_and_spread() -> None:
         compile(one.source(), str(one.path), "exec")
 
 
-def test_mapped_tests_exist() -> None:
-    for paths in mutate.TESTS.values():
+def test_mapped_folders_and_tests_exist() -> None:
+    for folder, paths in mutate.TESTS.items():
+        assert (mutate.ROOT / "di4c_cli" / folder).is_dir(), folder
         assert all((mutate.ROOT / path).exists() for path in paths)
 
 
