@@ -22,6 +22,7 @@ MAX_MARKDOWN_COLUMNS = 120
 FORBIDDEN_WORDS = re.compile(r"\b(?:price|lesson|taught|fulfil|entrant)\b", re.IGNORECASE)
 PAGES = [
     ROOT / "README.md",
+    ROOT / "tools" / "README.md",
     ROOT / "SECURITY.md",
     ROOT / "CHANGELOG.md",
     *sorted((ROOT / "docs").glob("*.md")),
