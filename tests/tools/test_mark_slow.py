@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 
-from tools.mark_slow import marked, read_durations, slow_functions
+import pytest
+
+from tools.mark_slow import Cost, Limits, marked, read_durations, slow_functions
 
 DURATIONS = """
 2.00s call     tests/a/test_x.py::test_one[2-a b]
@@ -38,13 +40,17 @@ def test_three():
 
 
 def test_read_durations_takes_the_slowest_case_with_its_fixtures() -> None:
-    assert read_durations(DURATIONS) == {"tests/a/test_x.py": {"test_one": 2.5, "TestThing::test_two": 0.2}}
+    found = read_durations(DURATIONS)["tests/a/test_x.py"]
+    assert found == {"test_one": Cost(2.5, pytest.approx(2.6)), "TestThing::test_two": Cost(0.2, 0.2)}
 
 
 def test_slow_functions_leaves_a_file_one_quick_test() -> None:
-    assert slow_functions({"a": 5.0, "b": 0.1}, over=1, most=3) == {"a"}
-    assert slow_functions({"a": 5.0, "b": 2.0}, over=1, most=3) == {"a"}
-    assert slow_functions({"a": 5.0, "b": 4.0}, over=1, most=3) == {"a", "b"}
+    limits = Limits(over=1, together=5, most=3)
+    long, many, medium, short = Cost(9.0, 9.0), Cost(0.5, 6.0), Cost(2.0, 2.0), Cost(0.1, 0.1)
+    assert slow_functions({"a": long, "b": short}, limits) == {"a"}
+    assert slow_functions({"a": many, "b": short}, limits) == {"a"}
+    assert slow_functions({"a": long, "b": medium}, limits) == {"a"}
+    assert slow_functions({"a": long, "b": many}, limits) == {"a", "b"}
 
 
 def test_marked_writes_each_mark_once() -> None:
