@@ -9,8 +9,9 @@ from typing import Any
 import yaml
 
 from di4c_cli import __version__
-from di4c_cli.config import LatentConfig, ModelConfig
+from di4c_cli.config import ModelConfig
 from di4c_cli.hub import is_id
+from di4c_cli.latent.config import LatentConfig
 
 TASKS = {
     "text": "text-generation",
@@ -213,5 +214,5 @@ def _plain(value: Any) -> str:
 
 def _latent(latent: LatentConfig) -> str:
     where = " at every position" if latent.inject == "local" else ""
-    law = f", its law learned by a network of width {latent.law}" if latent.law else ""
-    return f"{latent.inject}, {latent.distribution}, dim {latent.dim}{where}{law}"
+    prior = f", learned prior of width {latent.prior_width}" if latent.prior == "learned" else ""
+    return f"{latent.inject}, {latent.distribution}, dim {latent.dim}{where}{prior}"

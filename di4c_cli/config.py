@@ -6,29 +6,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from di4c_cli.latent.config import LatentConfig
+
 FORMAT = 1
-
-
-class LatentConfig(BaseModel):
-    """How λ is drawn and how it enters the network."""
-
-    model_config = ConfigDict(extra="forbid")
-    dim: int = Field(1, ge=1, le=4096, description="numbers in λ; with inject `local`, at every position")
-    distribution: Literal["uniform", "normal"] = Field("uniform", description="on [0, 1), or standard normal")
-    inject: Literal["token", "film", "field", "local"] = Field(
-        "token",
-        description="as one more token, as a modulation of every block, as a vector at every position; "
-        "`local`: every position has numbers of its own",
-    )
-    features: Literal["sinusoid", "raw"] | None = Field(
-        None, description="how λ is presented to the network; none: raw if there are several numbers"
-    )
-    law: int | None = Field(
-        None,
-        ge=1,
-        le=4096,
-        description="width of a small network that makes λ like the posterior's from noise; none: λ is the noise",
-    )
 
 
 class SamplingDefaults(BaseModel):

@@ -2,59 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from di4c_cli.errors import UserError
+from di4c_cli.latent.prior import LatentPrior, LearnedPrior
 from di4c_cli.network.base import Network
-from di4c_cli.network.law import LatentLaw
 from di4c_cli.noise import Noise
 from di4c_cli.process import Process, all_rows
-
-DISTRIBUTIONS = ("uniform", "normal")
-
-
-@dataclass(frozen=True)
-class Latent:
-    """The mixture variable λ: `dim` numbers at each of `places`, uniform on [0, 1) or standard normal."""
-
-    dim: int = 1
-    distribution: str = "uniform"
-    places: int = 1
-
-    def __post_init__(self) -> None:
-        if self.distribution not in DISTRIBUTIONS:
-            raise UserError(
-                f"Unknown latent distribution '{self.distribution}'.",
-                f"Choose one of {', '.join(DISTRIBUTIONS)}.",
-            )
-
-    @property
-    def size(self) -> int:
-        """Numbers in all."""
-        return self.dim * self.places
-
-    def draw(self, noise: Noise, name: str, *count: int) -> Tensor:
-        """`(B, *count)` for a scalar λ, `(B, *count, size)` for a vector."""
-        shape = count if self.size == 1 else (*count, self.size)
-        return noise.uniform(name, *shape) if self.distribution == "uniform" else noise.normal(name, *shape)
-
-    def check_parts(self) -> None:
-        """Refuse a λ that has no equal parts, such as a mixture teacher may bring."""
-        if self.size != 1 or self.distribution != "uniform":
-            raise UserError(
-                "objective.stratified needs λ of one uniform number, and this student's is not.",
-                "Add --set objective.stratified=false.",
-            )
-
-    def stratified(self, noise: Noise, name: str, count: int) -> Tensor:
-        """`(B, count)` of one uniform number, one in each of `count` equal parts of [0, 1)."""
-        self.check_parts()
-        draw = self.draw(noise, name, count)
-        return (draw + torch.arange(count, device=draw.device)) / count
 
 
 class Prediction:
@@ -101,7 +57,11 @@ class Denoiser(nn.Module):
     """A model of p(x0|xt; λ); without λ it is a product model, as every teacher is before its first round."""
 
     def __init__(
-        self, network: nn.Module, process: Process, latent: Latent | None = None, labels: int | None = None
+        self,
+        network: nn.Module,
+        process: Process,
+        latent: LatentPrior | None = None,
+        labels: int | None = None,
     ) -> None:
         super().__init__()
         self.network, self.process = network, process
@@ -133,9 +93,9 @@ class Denoiser(nn.Module):
         return next(self.network.parameters()).device
 
     @property
-    def law(self) -> LatentLaw | None:
-        """The learned law of λ, if there is one; without it λ is the noise itself."""
-        return getattr(self.network, "latent_law", None)
+    def learned_prior(self) -> LearnedPrior | None:
+        """The learned prior of λ, if the student has one; without it λ is the noise."""
+        return getattr(self.network, "latent_prior", None)
 
     def draw_latent(
         self,
@@ -149,24 +109,24 @@ class Denoiser(nn.Module):
     ) -> Tensor | None:
         """λ for each sample, or `count` of them; None for a product model.
 
-        Where its law is learned, λ depends on x_t, `(B, D)` or `(B, *count, D)`, on t, `(B,)` or `(B, *count)`, and on
-        the label.
+        With a learned prior λ depends on x_t, `(B, D)` or `(B, *count, D)`, on t, `(B,)` or `(B, *count)`, and on the
+        label.
         """
         if self.latent is None:
             return None
         draw = self.latent.stratified if stratified else self.latent.draw
         drawn = draw(noise, name, *count).to(self.time_dtype)
-        if self.law is None:
+        if self.learned_prior is None:
             return drawn
 
         def each(values: Tensor, *own: int) -> Tensor:
-            """What a sample's λ share or have apart, for each of them: `(B·count, *own)`."""
+            """Expand values that the λ of a sample share, or have each, to `(B·count, *own)`."""
             missing = [1] * (1 + len(count) + len(own) - values.dim())
             values = values.view(len(values), *missing, *values.shape[1:])
             return values.expand(len(values), *count, *own).flatten(0, len(count))
 
         given = each(x_t, x_t.shape[-1]), each(t), None if label is None else each(label)
-        return self.law.carry(drawn.view(-1, self.latent.size), *given).view(drawn.shape)
+        return self.learned_prior.transport(drawn.view(-1, self.latent.size), *given).view(drawn.shape)
 
     def predict(
         self,

@@ -18,8 +18,9 @@ from torch import Tensor, nn
 from di4c_cli import files, limits, network, process
 from di4c_cli.account import Account
 from di4c_cli.config import FORMAT, ModelConfig
-from di4c_cli.denoiser import Denoiser, Latent
+from di4c_cli.denoiser import Denoiser
 from di4c_cli.errors import UserError
+from di4c_cli.latent.prior import LatentPrior
 from di4c_cli.network.base import Network
 
 MAX_CONFIG = 2 * 2**20
@@ -33,7 +34,7 @@ def build_network(config: ModelConfig) -> nn.Module:
     limits.check(config)
     settings = dict(config.network)
     if config.latent is not None:
-        settings["latent"] = config.latent.model_dump(exclude_none=True)
+        settings["latent"] = config.latent
     try:
         return network.build(settings)
     except (TypeError, ValueError, RuntimeError, ArithmeticError, LookupError, AttributeError) as error:
@@ -51,7 +52,7 @@ def _dress(net: nn.Module, config: ModelConfig) -> Denoiser:
     latent = None
     if (given := config.latent) is not None:
         places = cast(Network, net).length if given.inject == "local" else 1
-        latent = Latent(given.dim, given.distribution, places)
+        latent = LatentPrior(given.dim, given.distribution, places)
     try:
         forward = process.build(config.process)
     except (ValueError, RuntimeError, ArithmeticError) as error:

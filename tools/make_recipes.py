@@ -8,6 +8,7 @@ Names, types, ranges, defaults and meanings all come from `di4c_cli.recipe`; onl
 from __future__ import annotations
 
 import argparse
+import textwrap
 import types
 import typing
 from collections.abc import Iterator
@@ -20,25 +21,26 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from di4c_cli import recipe_file
+from di4c_cli.methods import METHODS
 from di4c_cli.recipe import Pretrain, Recipe
 from di4c_cli.training.sweep_recipe import Sweep
 
 PAGE = Path(__file__).parents[1] / "docs" / "recipes.md"
 INTRODUCTION = """# Recipes
 
-A recipe says how a teacher becomes a student. It is one YAML file; `di4c recipes` lists the shipped ones,
-`di4c recipes show tiny-digits` prints one. Any key can be set on the command line, with a flag where there is one
-or with `--set`, which takes a dotted key and a YAML value and has the last word:
+A recipe is one YAML file that describes how a teacher becomes a student. `di4c recipes` lists the shipped recipes,
+and `di4c recipes show tiny-digits` prints one. Every key can be set on the command line: some have a flag, and `--set`
+takes any dotted key with a YAML value and overrides everything else:
 
-    di4c distill --recipe tiny-digits --set objective.latents=8 --set objective.alpha='{kind: const, scale: 0.1}'
+    di4c distill --recipe di4c/tiny-digits --set method.latents=8 --set method.alpha='{kind: const, scale: 0.1}'
 
-To keep a recipe of your own, print one into a file, change it and name the file:
+To make your own recipe, print one into a file, change it and name the file:
 
     di4c recipes show tiny-digits > mine.yaml
     di4c distill --recipe mine.yaml
 
-Unknown keys are refused with the nearest known one. The resolved recipe is saved in every run folder and inside every
-student. This page is made from the schema by `python -m tools.make_recipes`.
+An unknown key is rejected, and the message names the nearest known key. Every run folder and every student contains
+the resolved recipe. `python -m tools.make_recipes` generates this page from the schema.
 """
 WORDS = {int: "integer", float: "number", str: "text", bool: "true / false", type(None): "none"}
 SIGNS = {Ge: ("≥", "ge"), Gt: (">", "gt"), Le: ("≤", "le"), Lt: ("<", "lt")}
@@ -67,6 +69,11 @@ def sections(model: type[BaseModel], title: str) -> Iterator[str]:
 def nested(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, type[BaseModel]]]:
     """Sections by dotted key."""
     for name, field in model.model_fields.items():
+        if model is Recipe and name == "method":
+            for method, config in METHODS.items():
+                yield f"method: {{name: {method}}}", config
+                yield from nested(config, "method.")
+            continue
         inner = section_of(field.annotation)
         if inner is not None:
             yield f"{prefix}{name}", inner
@@ -82,11 +89,14 @@ def section_of(annotation: Any) -> type[BaseModel] | None:
 
 
 def table(model: type[BaseModel]) -> str:
-    """Key, value, default and meaning, a row each."""
-    lines = ["| key | value | default | meaning |", "|---|---|---|---|"]
+    """Key, type, default and meaning, an item each, wrapped to the width of a page."""
+    lines = []
     for name, field in model.model_fields.items():
-        cells = (f"`{name}`", value_of(field), default_of(field), meaning(field))
-        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+        facts = f"{value_of(field)}; default {default_of(field)}".replace("default required", "required")
+        text = f"- `{name}` ({facts}): {meaning(field)}"
+        lines += textwrap.wrap(
+            text, 100, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+        )
     return "\n".join(lines)
 
 
@@ -158,10 +168,11 @@ def recipe_value(value: Any) -> str:
 
 def shipped() -> str:
     """The recipes in the package with their summaries."""
-    lines = ["\n## Shipped recipes\n", "| name | kind | what it does |", "|---|---|---|"]
+    lines = ["\n## Shipped recipes\n"]
     for name in recipe_file.names():
         tree = recipe_file.raw(name)
-        lines.append(f"| `{name}` | {tree.get('kind', 'distill')} | {tree.get('summary', '')} |")
+        text = f"- `{name}` ({tree.get('kind', 'distill')}): {tree.get('summary', '')}"
+        lines += textwrap.wrap(text, 100, subsequent_indent="  ", break_long_words=False)
     return "\n".join(lines) + "\n"
 
 

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from di4c_cli.config import LatentConfig, ModelConfig, SamplingDefaults
+from di4c_cli.config import ModelConfig, SamplingDefaults
 from di4c_cli.errors import UserError
+from di4c_cli.latent.config import LatentConfig
 from di4c_cli.sampler.settings import Settings, resolve
 
 if TYPE_CHECKING:

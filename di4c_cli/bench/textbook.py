@@ -73,8 +73,8 @@ def _full_head(model: Denoiser, settings: Settings, x: Tensor, t: Tensor, label:
     """p(x0|xt) `(B, D, S)` at every position, known or not; guided if there is a label."""
     batch, length = x.shape
     lam = _latent(model, batch)
-    if lam is not None and model.law is not None:
-        lam = model.law.carry(lam.view(batch, -1), x, t, label).view(lam.shape)
+    if lam is not None and model.learned_prior is not None:
+        lam = model.learned_prior.transport(lam.view(batch, -1), x, t, label).view(lam.shape)
     d = torch.arange(length, device=x.device).repeat(batch)
 
     def logits(own: Tensor | None) -> Tensor:

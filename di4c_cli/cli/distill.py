@@ -11,7 +11,7 @@ import typer
 
 from di4c_cli import embedded, recipe_file
 from di4c_cli.cli.console import command_line, emit_json, guarded, say
-from di4c_cli.cli.live import LiveTable, duration, figures_of
+from di4c_cli.cli.live import LiveTable, duration
 from di4c_cli.errors import Di4cError
 from di4c_cli.teacher.registry import known, recipe_for
 from di4c_cli.training.launch import launch, launch_with_accelerate, launched
@@ -29,8 +29,8 @@ def distill(
     recipe: Annotated[
         str | None, typer.Option("--recipe", "-r", help="Name or YAML file; see `di4c recipes`.")
     ] = None,
-    preset: Annotated[
-        str | None, typer.Option(help="`paper`: the published objective; `leader`: the amortised one.")
+    method: Annotated[
+        str | None, typer.Option(help="Training method: `di4c` (the paper's) or `variational`.")
     ] = None,
     rounds: Annotated[int | None, typer.Option(help="Rounds; each student teaches the next.")] = None,
     iterations: Annotated[int | None, typer.Option(help="Training steps a round.")] = None,
@@ -46,7 +46,7 @@ def distill(
     latents: Annotated[int | None, typer.Option(help="λ draws per sample (L).")] = None,
     precision: Annotated[str | None, typer.Option(help="no, bf16 or fp16.")] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="Any recipe value: --set objective.alpha.kind=sigmoid")
+        list[str] | None, typer.Option("--set", help="Any recipe value: --set method.alpha.kind=sigmoid")
     ] = None,
     device: Annotated[
         str | None, typer.Option(help="cpu, cuda or mps; default: cuda if there is one.")
@@ -57,7 +57,7 @@ def distill(
         typer.Option("--accelerate-config", help="ddp, fsdp2, deepspeed-zero2 or a YAML file."),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would happen; change nothing.")
+        bool, typer.Option("--dry-run", help="Show what the run would do; change nothing.")
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Move an existing run folder aside.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
@@ -71,13 +71,13 @@ def distill(
         "training.batch": batch,
         "training.micro_batch": micro_batch,
         "training.precision": precision,
-        "objective.latents": latents,
+        "method.latents": latents,
     }
 
     def command() -> None:
         from di4c_cli.training.run_folder import default_out
 
-        resolved, name = resolve(teacher, recipe, flags, settings or [], preset)
+        resolved, name = resolve(teacher, recipe, flags, settings or [], method)
         folder = out or default_out(resolved.teacher, name, resolved.seed)
         if recipe is None and teacher is not None and not known(teacher) and not launched():
             say(f"Recipe {name}, by the kind of teacher; --recipe chooses another.")
@@ -92,7 +92,7 @@ def distill(
 
 
 def quietly(command: Callable[[], None]) -> None:
-    """Of several processes one speaks: what the main one reports the others only repeat as exit code."""
+    """Only the main process prints an error; the others repeat its exit code."""
     try:
         command()
     except Di4cError as error:
@@ -102,7 +102,7 @@ def quietly(command: Callable[[], None]) -> None:
 
 
 def _launch(config: str | None, processes: int | None, device: str | None) -> int:
-    """The same command in several processes; they know from their environment that they are launched."""
+    """The same command in several processes; their environment tells them that they were launched."""
     if config is not None:
         return launch_with_accelerate(accelerate_preset(config), processes, sys.argv[1:])
     from di4c_cli.training.processes import check_device, on_cpu
@@ -117,12 +117,15 @@ def resolve(
     recipe: str | None,
     flags: dict[str, Any],
     settings: list[str],
-    preset: str | None = None,
+    method: str | None = None,
 ) -> tuple[Recipe, str]:
-    """Recipe file, flags and `--set` together, and the recipe's short name; `--set` has the last word."""
-    name = recipe or recipe_for(teacher or embedded.DEFAULT)
-    if preset is not None:
-        name = recipe_file.with_preset(name, preset)
+    """Recipe file, flags and `--set` together, and the recipe's short name; `--set` overrides the rest."""
+    asked = recipe or recipe_for(teacher or embedded.DEFAULT)
+    name = recipe_file.current_name(asked)
+    if name != asked and not launched():
+        say(f"The recipe {asked} is now called {name}.")
+    if method is not None:
+        name = recipe_file.with_method(name, method)
     overrides = {key: value for key, value in flags.items() if value is not None}
     if teacher is not None:
         overrides["teacher"] = teacher
@@ -133,10 +136,10 @@ def resolve(
 
 def _run(recipe: Recipe, out: Path, device: str | None, force: bool, as_json: bool) -> None:
     from di4c_cli.training.curves import summary
-    from di4c_cli.training.rounds import Options, distill
+    from di4c_cli.training.run import RunOptions, distill
 
     with LiveTable(recipe) as table:
-        outcome = distill(recipe, out, Options(device=device, force=force, say=say, report=table))
+        outcome = distill(recipe, out, RunOptions(device=device, force=force, say=say, report=table))
     if not outcome.main:
         return
     folder, figures = outcome.folder, summary(outcome.folder.metrics)
@@ -147,7 +150,12 @@ def _run(recipe: Recipe, out: Path, device: str | None, force: bool, as_json: bo
     else:
         skipped = f", {figures['skipped']} skipped" if figures["skipped"] else ""
         say(f"{figures['steps']} steps in {duration(figures['seconds'])}{skipped}. Means of the last tenth:")
-        say("  " + ", ".join(f"{name} {figures[name]:.4g}" for name in figures_of(recipe) if name in figures))
+        say(
+            "  "
+            + ", ".join(
+                f"{name} {figures[name]:.4g}" for name in recipe.method.live_metrics if name in figures
+            )
+        )
         say(f"Student: {folder.student}")
         say(f"Curves:  {folder.curves}")
     say("Next:")
@@ -176,7 +184,7 @@ def preview_lines(found: Preview) -> list[str]:
     tree = found.recipe
     lines = [
         f"recipe     {tree['name']}: {tree['rounds']} x {tree['training']['iterations']} iterations, "
-        f"batch {tree['training']['batch']}, {tree['objective']['latents']} latents, seed {tree['seed']}",
+        f"batch {tree['training']['batch']}, method {tree['method']['name']}, seed {tree['seed']}",
         f"folder     {found.out} ({found.run})",
         f"teacher    {tree['teacher']} ({found.teacher})",
         f"data       {found.data or tree['data']}",

@@ -11,22 +11,12 @@ from typing import Any
 
 from di4c_cli.recipe import Recipe
 
-SHOWN = ("loss", "distil", "consis", "corr", "marginal", "correlation_data")
-BOUNDED = ("loss", "explained", "kl")
-"""With an amortised posterior of λ."""
 EVERY = 2.0
 """Seconds between two lines of the table."""
 LINES = 8
 WIDE = 80
 NARROW = ("step", "left", "loss", "correlation", "kl")
 SMOOTH = 0.9
-
-
-def figures_of(recipe: Recipe) -> tuple[str, ...]:
-    """Names of the figures that tell how a run of this recipe fares."""
-    if recipe.objective.posterior is None:
-        return SHOWN
-    return BOUNDED if recipe.latent.law is None else (*BOUNDED, "law")
 
 
 class LiveTable:
@@ -37,7 +27,7 @@ class LiveTable:
         from rich.live import Live
 
         self.recipe = recipe
-        self._shown_names = figures_of(recipe)
+        self._shown_names = recipe.method.live_metrics
         self._console = Console(stderr=True)
         self._live = None
         if self._console.is_terminal:

@@ -14,8 +14,8 @@ from torch import Tensor
 from di4c_cli.codec.base import Codec
 from di4c_cli.errors import UserError
 from di4c_cli.limits import check_vqgan
-from di4c_cli.network.tiling import padded
 from di4c_cli.network.vqgan import VQGAN
+from di4c_cli.numerics import padded
 
 TILE = 16
 """Images per decoder call, always padded to it: convolutions change in the last bit with the batch."""

@@ -6,6 +6,7 @@ Parameter names and their order are the published ones without the prefix `backb
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, cast
 
 import torch
@@ -14,8 +15,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from di4c_cli.errors import UserError
-from di4c_cli.network.latent import precise, sinusoid, without_autocast
-from di4c_cli.network.latent_network import LatentNetwork
+from di4c_cli.latent.config import LatentConfig
+from di4c_cli.latent.injection import ConditionedTransformer
+from di4c_cli.numerics import precise, sinusoid, without_autocast
 
 NOISE_FEATURES = 256
 EPS = 1e-3  # of the log-linear noise: σ(t) = -log(1 - (1 - ε) t)
@@ -124,7 +126,7 @@ class OutputLayer(nn.Module):
         self.adaLN_modulation = nn.Linear(cond_dim, 2 * width)
 
 
-class DiT(LatentNetwork):
+class DiT(ConditionedTransformer):
     """Transformer over tokens 0..S, where S is the mask; `body` and `head` as in docs/architecture.md.
 
     Published models have `time_conditioning=False`: σ = 0 whatever the time.
@@ -141,7 +143,7 @@ class DiT(LatentNetwork):
         dropout: float = 0.0,
         time_conditioning: bool = False,
         labels: int | None = None,
-        latent: dict[str, Any] | None = None,
+        latent: LatentConfig | Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
         if width % (2 * heads):
@@ -187,7 +189,7 @@ class DiT(LatentNetwork):
         """Constructor arguments, with "type"."""
         names = ("symbols", "length", "width", "depth", "heads", "cond_dim", "dropout", "time_conditioning")
         values = {name: getattr(self, name) for name in names}
-        return {"type": "dit", **values, "labels": None, "latent": self.latent}
+        return {"type": "dit", **values, "labels": None, "latent": self.latent_config}
 
     def modulations(self, t: Tensor, film: Tensor | None) -> tuple[list[Tensor], Tensor]:
         """Per block `(6, H)`, shared by all samples, or `(6, B, 1, H)`; the same for the output with 2."""

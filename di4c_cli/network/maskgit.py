@@ -5,6 +5,7 @@ Parameter names are the published ones. Guidance and the confidence sampler live
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, cast
 
 import torch
@@ -13,8 +14,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from di4c_cli.errors import UserError
-from di4c_cli.network.latent import without_autocast
-from di4c_cli.network.latent_network import LatentNetwork
+from di4c_cli.latent.config import LatentConfig
+from di4c_cli.latent.injection import ConditionedTransformer
+from di4c_cli.numerics import without_autocast
 
 OUTER_EPS = 1e-12  # of the layer norms before and after the blocks; the blocks use torch's 1e-5
 
@@ -111,7 +113,7 @@ class Transformer(nn.Module):
         return x
 
 
-class MaskGit(LatentNetwork):
+class MaskGit(ConditionedTransformer):
     """Transformer over codes 0..K, where K is the mask; `body` and `head` as in docs/architecture.md.
 
     Rows of the token table: K codes, the mask, `labels` classes, "no class".
@@ -127,7 +129,7 @@ class MaskGit(LatentNetwork):
         mlp: int,
         labels: int | None = None,
         dropout: float = 0.0,
-        latent: dict[str, Any] | None = None,
+        latent: LatentConfig | Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
         if width % heads:
@@ -172,8 +174,9 @@ class MaskGit(LatentNetwork):
     @property
     def config(self) -> dict[str, Any]:
         """Constructor arguments, with "type"."""
-        names = ("symbols", "length", "width", "depth", "heads", "mlp", "labels", "dropout", "latent")
-        return {"type": "maskgit", **{name: getattr(self, name) for name in names}}
+        names = ("symbols", "length", "width", "depth", "heads", "mlp", "labels", "dropout")
+        values = {name: getattr(self, name) for name in names}
+        return {"type": "maskgit", **values, "latent": self.latent_config}
 
     def class_token(self, x: Tensor, label: Tensor | None) -> Tensor:
         """Row of the token table for each sample's class, `(B, 1)`; -1 and None mean "no class"."""

@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from di4c_cli.network.dit import Block, DiT, modulated_norm
-from di4c_cli.network.latent import precise
 from di4c_cli.network.maskgit import Attention, FusedAttention, MaskGit, PreNorm
+from di4c_cli.numerics import precise
 
 
 def supported(network: nn.Module) -> bool:

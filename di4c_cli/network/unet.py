@@ -6,7 +6,7 @@ checkpoints (without the `net.` prefix).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,16 +15,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from di4c_cli.errors import UserError
-from di4c_cli.network.latent import (
-    LatentField,
-    latent_settings,
-    precise,
-    reset_linear,
-    shape_settings,
-    sinusoid,
-    without_autocast,
-)
-from di4c_cli.network.law import LatentLaw
+from di4c_cli.latent.config import LatentConfig, parse
+from di4c_cli.latent.injection import LatentField, check_init
+from di4c_cli.latent.prior import LearnedPrior
 from di4c_cli.network.unet_blocks import (
     Attention,
     Downsample,
@@ -35,6 +28,7 @@ from di4c_cli.network.unet_blocks import (
     group_norm,
     truncated_logistic,
 )
+from di4c_cli.numerics import precise, reset_linear, sinusoid, without_autocast
 
 
 class UNet(nn.Module):
@@ -54,7 +48,7 @@ class UNet(nn.Module):
         time_scale: float = 1000.0,
         dropout: float = 0.0,
         labels: int | None = None,
-        latent: dict[str, Any] | None = None,
+        latent: LatentConfig | Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
         self.symbols, self.shape = symbols, (shape[0], shape[1], shape[2])
@@ -62,23 +56,24 @@ class UNet(nn.Module):
         self.channels, self.multipliers, self.blocks = channels, list(multipliers), blocks
         self.attention = [attention] if isinstance(attention, int) else list(attention)
         self.time_dim, self.time_scale, self.dropout, self.labels = time_dim, time_scale, dropout, labels
-        self.latent = self._latent_settings(latent)
+        self.latent = self._parse_latent(latent)
         self.checkpointing = False
         self._check()
         self._build()
 
     @staticmethod
-    def _latent_settings(latent: dict[str, Any] | None) -> dict[str, Any] | None:
-        """Settings with defaults: λ beside the time, each component through the sinusoids, as published."""
+    def _parse_latent(latent: LatentConfig | Mapping[str, Any] | None) -> LatentConfig | None:
+        """λ beside the time, each component through sinusoids by default, as published."""
         if latent is None:
             return None
-        given = {key: value for key, value in latent.items() if value is not None}
-        settings = latent_settings({"inject": "film", "features": "sinusoid"} | given)
-        if settings and settings["inject"] in ("token", "local"):
+        given = latent.model_dump() if isinstance(latent, LatentConfig) else dict(latent)
+        given = {key: value for key, value in given.items() if value is not None}
+        config = parse({"inject": "film", "features": "sinusoid"} | given)
+        if config is not None and config.inject in ("token", "local"):
             raise UserError(
-                f"The U-Net takes λ beside the time, not as '{settings['inject']}'.", "Use 'film' or 'field'."
+                f"The U-Net takes λ beside the time, not as '{config.inject}'.", "Use 'film' or 'field'."
             )
-        return settings
+        return config
 
     def _check(self) -> None:
         """Refuse sizes for which the skip connections or the features would not fit."""
@@ -99,7 +94,7 @@ class UNet(nn.Module):
             nn.init.zeros_(self.label_emb.weight)
         features = self.time_dim
         if self.latent is not None:
-            features += self.latent["dim"] * (self.time_dim if self.latent["features"] == "sinusoid" else 1)
+            features += self.latent.dim * (self.time_dim if self.latent.presentation == "sinusoid" else 1)
             self.lemb_modules = nn.ModuleList([dense(self.time_dim, wide), dense(wide, wide)])
             self.hlemb_modules = nn.ModuleList([dense(self.time_dim, wide), dense(wide, wide)])
             self.tlam_mix = dense(features, self.time_dim)
@@ -116,12 +111,12 @@ class UNet(nn.Module):
         self.output_modules = nn.ModuleList(
             [group_norm(narrow), conv3x3(narrow, 2 * self.shape[0], zero=True)]
         )
-        if self.latent is not None and self.latent["inject"] == "field":
+        if self.latent is not None and self.latent.inject == "field":
             area = self.shape[1] * self.shape[2]
-            self.latent_field = LatentField(self.channels, area, **shape_settings(self.latent))
-        if self.latent is not None and "law" in self.latent:
-            sizes = self.latent["law"], self.latent["dim"], 1
-            self.latent_law = LatentLaw(*sizes, self.symbols, self.length, self.labels)
+            self.latent_field = LatentField(self.channels, area, self.latent)
+        if self.latent is not None and self.latent.prior == "learned":
+            sizes = self.latent.prior_width, self.latent.dim, 1
+            self.latent_prior = LearnedPrior(*sizes, self.symbols, self.length, self.labels)
         if self.latent is not None:
             self.init_latent("default")
 
@@ -165,8 +160,7 @@ class UNet(nn.Module):
         """
         if self.latent is None:
             raise ValueError("a network without λ conditioning has no λ weights to initialise")
-        if isinstance(kind, str) and kind not in ("default", "zero"):
-            raise UserError(f"λ initialisation {kind!r} is unknown.", 'Use "default", "zero" or a number.')
+        check_init(kind)
         std = 0.0 if isinstance(kind, str) else float(kind)
         for layer in (*self.lemb_modules, *self.hlemb_modules, self.tlam_mix, self.h_t_lam_mix):
             assert isinstance(layer, nn.Linear)
@@ -174,17 +168,19 @@ class UNet(nn.Module):
         for module in self.modules():
             if isinstance(module, ResidualBlock) and module.dense1 is not None:
                 reset_linear(module.dense1, std, generator)
-        if self.latent["inject"] == "field":
+        if self.latent.inject == "field":
             self.latent_field.init_latent(kind, generator)
-        if "law" in self.latent:
-            self.latent_law.init_latent(generator)
+        if self.latent.prior == "learned":
+            self.latent_prior.init_latent(generator)
 
     @property
     def config(self) -> dict[str, Any]:
         """Constructor arguments and the type, as written to config.json."""
         names = ["symbols", "channels", "multipliers", "blocks", "attention", "time_dim"]
-        names += ["time_scale", "dropout", "labels", "latent"]
-        return {"type": "unet", "shape": list(self.shape)} | {name: getattr(self, name) for name in names}
+        names += ["time_scale", "dropout", "labels"]
+        latent = None if self.latent is None else self.latent.model_dump()
+        values = {name: getattr(self, name) for name in names}
+        return {"type": "unet", "shape": list(self.shape), **values, "latent": latent}
 
     def time_features(self, t: Tensor) -> Tensor:
         """t (B,): raw sinusoid features (B, time_dim) in the weights' dtype."""
@@ -207,10 +203,10 @@ class UNet(nn.Module):
             raise ValueError("λ must be given to a mixture model, and only to a mixture model")
         if lam is None or self.latent is None:
             return None
-        lam = lam.reshape(len(feature), self.latent["dim"]).to(precise(lam.dtype))
-        if self.latent["features"] == "sinusoid":
+        lam = lam.reshape(len(feature), self.latent.dim).to(precise(lam.dtype))
+        if self.latent.presentation == "sinusoid":
             lam = sinusoid(lam * self.time_scale, self.time_dim).flatten(1)
-        elif self.latent["distribution"] == "uniform":
+        elif self.latent.distribution == "uniform":
             lam = 2.0 * lam - 1.0  # centred, so that the first layer sees signs and not an offset
         return torch.cat([lam.to(feature.dtype), feature], dim=1)
 
@@ -260,7 +256,7 @@ class UNet(nn.Module):
         centred = 2.0 * pixels / (self.symbols - 1) - 1.0
         feature = self.time_features(t)
         features = self.latent_features(lam, feature)
-        spread = self.latent is not None and self.latent["inject"] == "field"
+        spread = self.latent is not None and self.latent.inject == "field"
         field = self.latent_field(lam) if spread else None
         h = self._path(centred.to(dtype), self.time_embedding(feature, label), features, field)
         mean, log_scale = self.output_modules[1](F.silu(self.output_modules[0](h))).chunk(2, dim=1)

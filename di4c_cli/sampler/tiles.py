@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from di4c_cli.denoiser import Denoiser, Prediction
 from di4c_cli.network.positions import body_at, supported
-from di4c_cli.network.tiling import padded, tiled
+from di4c_cli.numerics import padded, tiled
 from di4c_cli.process import Process
 
 FEWEST = 16

@@ -18,23 +18,24 @@ from di4c_cli.data.batch import Batch
 from di4c_cli.data.source import probe
 from di4c_cli.data.stream import Wanted
 from di4c_cli.errors import Di4cError
+from di4c_cli.methods import implementation
+from di4c_cli.methods.base import MethodSetup
 from di4c_cli.model import Model, load
 from di4c_cli.noise import Noise
 from di4c_cli.recipe import Recipe
 from di4c_cli.teacher.remote import remote
 from di4c_cli.training.estimate import Memory, available, count, estimate, on_meta
-from di4c_cli.training.loop import Outside, Round
-from di4c_cli.training.loss_module import LossModule, make_objective, make_posterior
-from di4c_cli.training.make_student import new_student, student_config
-from di4c_cli.training.plan import make_plan
+from di4c_cli.training.loop import RunContext, TrainingLoop
+from di4c_cli.training.plan import make_batch_plan
 from di4c_cli.training.processes import make_accelerator
 from di4c_cli.training.published import published_config
-from di4c_cli.training.rounds import pool_size, wanted
+from di4c_cli.training.round_data import data_spec, pool_size
 from di4c_cli.training.run_folder import RunFolder
 from di4c_cli.training.signals import StopRequest
+from di4c_cli.training.student_init import new_student, student_config
 
-FEW = 16
-"""Samples of the teacher's that are drawn to see how long all would take."""
+TIMED_SAMPLES = 16
+"""Teacher samples that are drawn to estimate the time of the whole pool."""
 
 
 @dataclass
@@ -78,7 +79,7 @@ def preview(recipe: Recipe, out: Path, processes: int, device: str | None, measu
     except Di4cError as error:
         found.data = found.note(error)
     try:
-        plan = make_plan(recipe.training.batch, recipe.training.micro_batch, processes)
+        plan = make_batch_plan(recipe.training.batch, recipe.training.micro_batch, processes)
     except Di4cError as error:
         found.note(error)
         return found
@@ -126,8 +127,8 @@ def _files(recipe: Recipe, out: Path, parameters: int) -> dict[str, int | None]:
     return {f"{out}/{name}": size for name, size in written.items()}
 
 
-class _Random:
-    """Samples of random symbols: a step takes as long with them, and no data need be read."""
+class _RandomSymbols:
+    """Random symbols: a step takes as long as with data, and no data is read."""
 
     def __init__(self, asked: Wanted) -> None:
         self.asked, self.length = asked, asked.length
@@ -154,15 +155,14 @@ def _measure(
         found.measured = "not measured: it would not fit this device"
         return
     config = student_config(model, share, 1)
-    teacher = copy.deepcopy(model.denoiser).to(accelerator.device)
-    objective = make_objective(share.objective.model_dump())
-    student = new_student(model, config, share, 1)
-    posterior = make_posterior(share, student, 1)
-    module = LossModule(student, teacher, objective, share.training.dropout > 0, posterior)
-    outside = Outside(
+    method_class = implementation(share.method)
+    teacher = copy.deepcopy(model.denoiser).to(accelerator.device) if method_class.needs_teacher else None
+    setup = MethodSetup(share.seed, 1, share.training.dropout > 0, share.data == "teacher")
+    method = method_class(share.method, new_student(model, config, share, 1), teacher, setup)
+    context = RunContext(
         Path(), None, StopRequest(loud=False), lambda row: None, lambda step, tensors: None, lambda text: None
     )
-    work = Round(accelerator, share, 1, module, _Random(wanted(share, model, 1)), outside)
+    work = TrainingLoop(accelerator, share, 1, method, _RandomSymbols(data_spec(share, model, 1)), context)
     work.step()
     start = time.monotonic()
     work.step()
@@ -179,11 +179,11 @@ def _measure(
 def _seconds_of_pool(recipe: Recipe, teacher: Model) -> float:
     """How long the teacher's own samples of a round would take, from a few of them."""
     _, count = pool_size(recipe)
-    few = min(count, FEW)
+    few = min(count, TIMED_SAMPLES)
     if not few:
         return 0.0
     start = time.monotonic()
-    teacher.sample(few, steps=recipe.objective.reference_steps).cpu()
+    teacher.sample(few, steps=recipe.training.synthetic_steps).cpu()
     return (time.monotonic() - start) * count / few
 
 

@@ -1,4 +1,4 @@
-"""How much memory one process of a run will need, counted on the meta device: no number is ever computed."""
+"""Memory of one process of a run, counted on the meta device."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from torch.nn import functional
 
 from di4c_cli.config import ModelConfig
 from di4c_cli.denoiser import Denoiser
-from di4c_cli.objective.settings import Settings
+from di4c_cli.methods import implementation
+from di4c_cli.methods.base import MethodSetup
 from di4c_cli.recipe import Recipe
 from di4c_cli.student import build
-from di4c_cli.training.loss_module import make_posterior
-from di4c_cli.training.plan import Plan
+from di4c_cli.training.plan import BatchPlan
 
 FLOAT32 = 4
 
@@ -111,29 +111,20 @@ def activation_bytes(config: ModelConfig, recipe: Recipe, sequences: int) -> int
     return sequences * (saved + saved // blocks + 2 * state)
 
 
-def _graphs(settings: Settings) -> int:
-    """Predictions of the student a sample that wait for their gradients at once."""
-    s = settings
-    if s.posterior is None:
-        return s.latents
-    weights = (s.distil_weight, s.consis_weight, s.marginal_weight, s.alpha.kind != "zero" and s.alpha.scale)
-    return s.posterior.draws + (s.latents if s.branch == "both" or any(weights) else 0)
-
-
 def _blocks(network: nn.Module) -> int:
     """Parts that are recomputed one at a time."""
     return max(1, int(getattr(network, "depth", 0)) or 4 * int(getattr(network, "blocks", 1)))
 
 
-def estimate(config: ModelConfig, teacher: ModelConfig, recipe: Recipe, plan: Plan) -> Memory:
+def estimate(config: ModelConfig, teacher: ModelConfig, recipe: Recipe, plan: BatchPlan) -> Memory:
     """Peak memory of one process; what the frameworks themselves take comes on top."""
-    student = on_meta(config)
+    method_class = implementation(recipe.method)
     with torch.device("meta"):
-        posterior = make_posterior(recipe, student, 1)
-    weights, frozen = (count(student) + count(posterior)) * FLOAT32, count(on_meta(teacher)) * FLOAT32
-    settings = Settings.from_dict(recipe.objective.model_dump())
-    chunk = int((settings.chunk_mb + settings.cache_mb) * 2**20)
-    sequences = plan.micro * _graphs(settings)
+        method = method_class(recipe.method, on_meta(config), None, MethodSetup())
+    weights = count(method) * FLOAT32
+    frozen = count(on_meta(teacher)) * FLOAT32 if method_class.needs_teacher else 0
+    chunk = int((recipe.method.chunk_mb + recipe.method.cache_mb) * 2**20)
+    sequences = plan.micro * recipe.method.predictions_per_sample
     casts = weights // 2 if recipe.training.precision != "no" else 0
     return Memory(
         weights=weights + casts,

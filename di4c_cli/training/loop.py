@@ -13,16 +13,15 @@ from torch import Tensor
 
 from di4c_cli.data.batch import Source
 from di4c_cli.errors import Failure
-from di4c_cli.noise import Noise
-from di4c_cli.objective.watch import Watch
+from di4c_cli.methods.base import Method
+from di4c_cli.noise import Noise, sample_seeds
 from di4c_cli.recipe import Recipe
 from di4c_cli.training import checkpoint
 from di4c_cli.training.checkpoint import Progress, Trained
 from di4c_cli.training.ema import Ema
-from di4c_cli.training.loss_module import LossModule, seed_dropout
 from di4c_cli.training.metrics import MetricsFile, Row, StepFigures, number
 from di4c_cli.training.optimizer import build_optimizer, learning_rate, set_rate
-from di4c_cli.training.plan import make_plan
+from di4c_cli.training.plan import make_batch_plan
 from di4c_cli.training.run_folder import checkpoint_folders
 from di4c_cli.training.signals import Stopped, StopRequest
 
@@ -31,8 +30,8 @@ Report = Callable[[Row], None]
 
 
 @dataclass
-class Outside:
-    """What a round needs from the run around it."""
+class RunContext:
+    """What the training loop needs from the run around it."""
 
     checkpoints: Path
     metrics: MetricsFile | None
@@ -42,7 +41,7 @@ class Outside:
     warn: Callable[[str], None]
 
 
-class Round:
+class TrainingLoop:
     """The state of one round and its steps."""
 
     def __init__(
@@ -50,25 +49,27 @@ class Round:
         accelerator: Accelerator,
         recipe: Recipe,
         number: int,
-        module: LossModule,
+        method: Method,
         source: Source,
-        outside: Outside,
+        context: RunContext,
     ) -> None:
-        self.accelerator, self.recipe, self.source, self.outside = accelerator, recipe, source, outside
-        self.plan = make_plan(recipe.training.batch, recipe.training.micro_batch, accelerator.num_processes)
+        self.accelerator, self.recipe, self.source, self.context = accelerator, recipe, source, context
+        self.plan = make_batch_plan(
+            recipe.training.batch, recipe.training.micro_batch, accelerator.num_processes
+        )
         accelerator.gradient_accumulation_steps = self.plan.passes
-        module.touch_all = accelerator.num_processes > 1
+        method.touch_all_parameters = accelerator.num_processes > 1
         plugin = accelerator.state.deepspeed_plugin
         if plugin is not None:  # DeepSpeed would look for these in a data loader
             plugin.deepspeed_config["train_micro_batch_size_per_gpu"] = self.plan.micro
             plugin.deepspeed_config["gradient_accumulation_steps"] = self.plan.passes
-        optimizer = build_optimizer(module.parameters(), recipe.training.optimizer)
-        self.module, self.optimizer = accelerator.prepare(module, optimizer)
+        optimizer = build_optimizer(method.parameters(), recipe.training.optimizer)
+        self.module, self.optimizer = accelerator.prepare(method, optimizer)
         self.ema = Ema(self.network, recipe.training.ema)
         self.trained = Trained(accelerator, self.module, self.optimizer, self.ema)
         self.progress = Progress(round=number)
         self._names: list[str] = []
-        self._watch = Watch(recipe.objective.latents)
+        self._detector = method.collapse_detector()
 
     @property
     def network(self) -> torch.nn.Module:
@@ -95,8 +96,8 @@ class Round:
                 raise Stopped(
                     f"Stopped after step {progress.step} of {settings.iterations} in round {progress.round}; "
                     "a checkpoint is written.",
-                    "Run the same command again to go on.",
-                    self.outside.stop.exit_code,
+                    "Run the same command again to resume.",
+                    self.context.stop.exit_code,
                 )
             if progress.bad_in_a_row >= settings.max_bad_steps:
                 raise self._diagnosis(saved_at)
@@ -104,13 +105,13 @@ class Round:
     def _sample(self) -> None:
         tensors = self.ema.tensors()  # gathers shards, so all processes take part
         if self.accelerator.is_main_process:
-            self.outside.sample(self.progress.step, tensors)
+            self.context.sample(self.progress.step, tensors)
 
     def save(self) -> None:
         """Metrics first, so that a checkpoint never claims a step whose line is not on the disk."""
-        if self.outside.metrics is not None:
-            self.outside.metrics.sync()
-        checkpoint.save(self.outside.checkpoints, self.progress, self.trained, self.recipe.training.keep)
+        if self.context.metrics is not None:
+            self.context.metrics.sync()
+        checkpoint.save(self.context.checkpoints, self.progress, self.trained, self.recipe.training.keep)
 
     def step(self) -> bool:
         """One iteration; true if a process was asked to stop."""
@@ -119,7 +120,7 @@ class Round:
         set_rate(self.trained.inner_optimizer, rate)
         figures = self._backward()
         norm = self._clip()
-        row, stop = figures.reduce(self.accelerator, self.plan.passes, self.outside.stop.asked, self._names)
+        row, stop = figures.reduce(self.accelerator, self.plan.passes, self.context.stop.asked, self._names)
         good = row["loss"] is not None and number(norm) is not None
         if good or self.accelerator.scaler is not None:
             # with fp16 the scaler itself skips a bad step and learns a smaller scale from it
@@ -133,7 +134,7 @@ class Round:
         progress.seconds += time.monotonic() - start
         self._record(row, norm, rate, good, time.monotonic() - start)
         # alone, a process need not wait for the next exchange to hear of a signal
-        return stop or (self.accelerator.num_processes == 1 and self.outside.stop.asked)
+        return stop or (self.accelerator.num_processes == 1 and self.context.stop.asked)
 
     def _backward(self) -> StepFigures:
         progress, rank, figures = self.progress, self.accelerator.process_index, StepFigures()
@@ -161,17 +162,17 @@ class Round:
             return
         row: Row = {"round": self.progress.round, "step": self.progress.step, **figures}
         row |= {"grad_norm": number(norm), "lr": rate, "skipped": not good, "seconds": round(seconds, 4)}
-        if self.outside.metrics is not None:
-            self.outside.metrics.append(row)
-        self.outside.report(row)
-        for warning in self._watch.look(figures):
-            self.outside.warn(f"Step {self.progress.step}: {warning}")
+        if self.context.metrics is not None:
+            self.context.metrics.append(row)
+        self.context.report(row)
+        for warning in self._detector.update(figures):
+            self.context.warn(f"Step {self.progress.step}: {warning}")
 
     def _diagnosis(self, saved_at: int) -> Failure:
         """Why the run gives up, where the last good weights are, what to try."""
         progress, precision = self.progress, self.recipe.training.precision
         first = progress.step - progress.bad_in_a_row + 1
-        kept = checkpoint_folders(self.outside.checkpoints)
+        kept = checkpoint_folders(self.context.checkpoints)
         where = f"the last good checkpoint is {kept[-1]}" if kept else "no checkpoint was written yet"
         if kept and saved_at >= first:
             where += f", with the weights of step {first - 1}"
@@ -183,3 +184,9 @@ class Round:
             f"from step {first} of round {progress.round} (precision {precision}); {where}.",
             advice,
         )
+
+
+def seed_dropout(seed: int, round_number: int, step: int, rank: int) -> None:
+    """Seed torch's global generator, which only dropout uses, so that a resumed run draws the same masks."""
+    (value,) = sample_seeds(f"{seed}:dropout:{round_number}:{rank}", [step])
+    torch.manual_seed(value)

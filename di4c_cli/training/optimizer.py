@@ -8,10 +8,10 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 
-from di4c_cli.recipe import Optimizer as Settings
+from di4c_cli.training.config import OptimizerConfig
 
 
-def build_optimizer(parameters: Iterable[nn.Parameter], settings: Settings) -> torch.optim.Optimizer:
+def build_optimizer(parameters: Iterable[nn.Parameter], settings: OptimizerConfig) -> torch.optim.Optimizer:
     """The optimizer; `adam` couples weight decay with the gradient, `adamw` does not."""
     kind = torch.optim.AdamW if settings.kind == "adamw" else torch.optim.Adam
     return kind(
@@ -19,7 +19,7 @@ def build_optimizer(parameters: Iterable[nn.Parameter], settings: Settings) -> t
     )
 
 
-def learning_rate(settings: Settings, step: int, iterations: int) -> float:
+def learning_rate(settings: OptimizerConfig, step: int, iterations: int) -> float:
     """Linear over the first `warmup` iterations, then constant or a cosine to zero; `step` counts from 0."""
     rate = settings.lr * min(1.0, (step + 1) / settings.warmup) if settings.warmup else settings.lr
     if settings.decay == "cosine":
@@ -28,6 +28,6 @@ def learning_rate(settings: Settings, step: int, iterations: int) -> float:
 
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Nothing is scheduled and nothing need be restored: each step sets its own rate."""
+    """Set the rate of this step; there is no scheduler to restore."""
     for group in optimizer.param_groups:
         group["lr"] = rate

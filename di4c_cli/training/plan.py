@@ -1,4 +1,4 @@
-"""Who computes which samples: a global batch divided over processes and backward passes."""
+"""The division of a global batch over processes and backward passes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from di4c_cli.errors import UserError
 
 
 @dataclass(frozen=True)
-class Plan:
+class BatchPlan:
     """`batch` samples an iteration = `processes` x `passes` x `micro`."""
 
     batch: int
@@ -19,14 +19,14 @@ class Plan:
     def starts(self, step: int, rank: int) -> list[int]:
         """First sample number of each backward pass of process `rank` in iteration `step` (from 0).
 
-        A process owns neighbours; together the processes cover step * batch … (step + 1) * batch - 1.
+        The samples of a process are consecutive; together the processes cover step * batch … (step + 1) * batch - 1.
         """
         first = step * self.batch + rank * self.micro * self.passes
         return [first + number * self.micro for number in range(self.passes)]
 
 
-def make_plan(batch: int, micro_batch: int | None, processes: int) -> Plan:
-    """Divide the batch; it must come out even, because every sample weighs the same."""
+def make_batch_plan(batch: int, micro_batch: int | None, processes: int) -> BatchPlan:
+    """Divide the batch evenly, because every sample has the same weight."""
     if batch % processes:
         more = -(-batch // processes) * processes
         raise UserError(
@@ -41,4 +41,4 @@ def make_plan(batch: int, micro_batch: int | None, processes: int) -> Plan:
             f"training.micro_batch {micro} does not divide the {share} samples of each process.",
             f"Use --set training.micro_batch={fits}.",
         )
-    return Plan(batch, processes, share // micro, micro)
+    return BatchPlan(batch, processes, share // micro, micro)

@@ -12,10 +12,11 @@ from pydantic import Field
 
 from di4c_cli import recipe_file
 from di4c_cli.errors import UserError
-from di4c_cli.recipe import Part, Recipe
+from di4c_cli.recipe import Recipe
+from di4c_cli.schema import Section
 
 
-class Row(Part):
+class Row(Section):
     """One student of the table."""
 
     label: str = Field(description="name of the row")
@@ -27,7 +28,7 @@ class Row(Part):
         return re.sub(r"[^A-Za-z0-9]+", "-", self.label).strip("-").lower()
 
 
-class Sweep(Part):
+class Sweep(Section):
     """A table: rows are recipes, columns are step counts and metrics."""
 
     kind: Literal["sweep"] = Field("sweep", description="what the file is for")

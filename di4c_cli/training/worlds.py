@@ -56,7 +56,7 @@ def schedule_of(recipe: Pretrain) -> Schedule:
         betas=settings.optimizer.betas,
         ema=settings.ema,
         clip=settings.optimizer.clip or float("inf"),
-        label_drop=settings.label_drop,
+        label_drop=settings.label_dropout,
         evaluate_every=recipe.evaluate_every,
         patience=recipe.patience,
         seed=recipe.seed,

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import runpy
+import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +16,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+import di4c_cli
 from di4c_cli import recipe_file
 from di4c_cli.cli.app import app
 from di4c_cli.noise import Noise
@@ -45,7 +49,14 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def test_extending_page_examples_are_all_tested() -> None:
     files = [text.split()[1].rstrip(":") for kind, text in BLOCK.findall(PAGE) if kind == "python"]
-    assert files == ["make_weights.py", "my_teachers.py", "reverse_loss.py", "left_to_right.py", "ink.py"]
+    assert files == [
+        "make_weights.py",
+        "my_teachers.py",
+        "reverse_kl_config.py",
+        "reverse_kl.py",
+        "left_to_right.py",
+        "ink.py",
+    ]
 
 
 def install(folder: Path) -> None:
@@ -78,16 +89,28 @@ def test_teacher_example_converts_and_trains(here: Path) -> None:
     assert "mine" in CliRunner().invoke(app, ["teachers"]).stdout
 
 
-def test_loss_example_trains(here: Path) -> None:
-    names = run("reverse_loss.py", here)
-    rows = read_rows(here / "runs" / "reverse" / "metrics.jsonl")
-    assert len(rows) == 3 and all(row["reverse"] > 0 for row in rows)
-    plain = recipe_file.read(
-        "paper/tiny-digits", {"training.iterations": 3, "training.batch": 4, "objective.latents": 4}
+def test_method_example_trains_from_two_files_one_registration_and_one_recipe(here: Path) -> None:
+    package = here / "di4c_cli"
+    shutil.copytree(Path(di4c_cli.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(recipe_file.folder(), here / "recipes")
+    for name in ("reverse_kl_config.py", "reverse_kl.py"):
+        (package / "methods" / name).write_text(example(name), encoding="utf-8")
+    (registration,) = re.findall(r"```text\n(from di4c_cli\.methods\.reverse_kl_config.*?)```", PAGE, re.S)
+    added, union = registration.splitlines()
+    registry = package / "methods" / "__init__.py"
+    (old,) = re.findall(r"^AnyMethodConfig = .*$", registry.read_text(), re.M)
+    text = registry.read_text().replace(old, union)
+    registry.write_text(
+        text.replace("from di4c_cli.methods.config", f"{added}\nfrom di4c_cli.methods.config")
     )
-    names["distill"](plain, here / "plain", names["Options"]())
-    (first, *_), (bare, *_) = rows, read_rows(here / "plain" / "metrics.jsonl")
-    assert first["loss"] == pytest.approx(bare["loss"] + 0.1 * first["reverse"], rel=1e-5)
+    (recipe,) = re.findall(r"```yaml\n(# reverse-kl.*?)```", PAGE, re.S)
+    (here / "reverse-kl.yaml").write_text(recipe, encoding="utf-8")
+    command = [sys.executable, "-m", "di4c_cli", "distill", "--recipe", "reverse-kl.yaml", "--out", "run"]
+    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": str(here)}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "reverse_kl" in done.stdout + done.stderr
+    rows = read_rows(here / "run" / "metrics.jsonl")
+    assert len(rows) == 3 and all(row["reverse_kl"] > 0 for row in rows)
 
 
 def test_sampler_example_samples(here: Path) -> None:

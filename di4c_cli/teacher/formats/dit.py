@@ -8,8 +8,9 @@ from typing import Any
 from torch import Tensor
 
 from di4c_cli.codec import gpt2
-from di4c_cli.config import LatentConfig, ModelConfig
+from di4c_cli.config import ModelConfig
 from di4c_cli.errors import UserError
+from di4c_cli.latent.config import LatentConfig
 from di4c_cli.teacher import safe
 from di4c_cli.teacher.bundle import Bundle, Options, strip
 from di4c_cli.teacher.source import Source, has_suffix

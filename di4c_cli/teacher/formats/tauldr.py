@@ -7,8 +7,9 @@ from typing import Any
 
 from torch import Tensor
 
-from di4c_cli.config import LatentConfig, ModelConfig, SamplingDefaults
+from di4c_cli.config import ModelConfig, SamplingDefaults
 from di4c_cli.errors import UserError
+from di4c_cli.latent.config import LatentConfig
 from di4c_cli.teacher import safe
 from di4c_cli.teacher.bundle import Bundle, Options, require, strip
 from di4c_cli.teacher.source import Source

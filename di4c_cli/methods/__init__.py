@@ -1,0 +1,30 @@
+"""Training methods, one per module. To register another one, add its config to `AnyMethodConfig`."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, get_args
+
+from pydantic import Field
+
+from di4c_cli.methods.config import MethodConfig
+from di4c_cli.methods.di4c_config import Di4CConfig
+from di4c_cli.methods.variational_config import VariationalConfig
+
+if TYPE_CHECKING:
+    from di4c_cli.methods.base import Method
+
+AnyMethodConfig = Annotated[Di4CConfig | VariationalConfig, Field(discriminator="name")]
+"""The recipe's section `method`, told apart by its key `name`."""
+
+METHODS: dict[str, type[MethodConfig]] = {
+    config.model_fields["name"].default: config for config in get_args(get_args(AnyMethodConfig)[0])
+}
+"""Configs by method name."""
+
+
+def implementation(config: MethodConfig) -> type[Method]:
+    """The class that trains by `config`; importing it imports torch."""
+    module, _, name = config.implementation.partition(":")
+    found: type[Method] = getattr(import_module(module), name)
+    return found

@@ -1,0 +1,105 @@
+"""The interface of a training method: a module whose forward pass is the whole loss."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+
+from di4c_cli.denoiser import Denoiser
+from di4c_cli.methods.diagnostics import CollapseDetector
+from di4c_cli.methods.noised_batch import TrainingSamples
+from di4c_cli.noise import Noise
+
+LossTuple = tuple[Tensor, dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]
+"""`Loss` as a tuple, which DDP and FSDP can pass through: total, terms, active, diagnostics."""
+
+
+@dataclass
+class Loss:
+    """`total`: mean over the samples, with a graph. The other fields are detached tensors `(B,)` by name.
+
+    `terms` are unweighted, except `total`, the weighted sum of each sample. `active` says which samples a term or a
+    diagnostic figure covers; a missing name covers all.
+    """
+
+    total: Tensor
+    terms: dict[str, Tensor] = field(default_factory=dict)
+    active: dict[str, Tensor] = field(default_factory=dict)
+    diagnostics: dict[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class MethodSetup:
+    """What a method must know of the run around it."""
+
+    seed: int = 0
+    round_number: int = 1
+    dropout: bool = False
+    data_free: bool = False
+    """The recipe's data is `teacher`: x_t comes from the teacher's trajectory."""
+
+
+class Method(nn.Module):
+    """A training method. Its submodules are trained: the student, and whatever else the method adds.
+
+    The teacher is not a submodule, so it is neither trained nor synchronised. It is None for a method with
+    `needs_teacher = False`, and then takes no memory on the device.
+    """
+
+    needs_teacher: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        config: Any,
+        student: Denoiser,
+        teacher: Denoiser | None = None,
+        setup: MethodSetup | None = None,
+    ) -> None:
+        super().__init__()
+        self.config, self.setup = config, setup or MethodSetup()
+        self.student = student
+        self._frozen = (teacher,)  # a tuple hides the teacher from torch's module tree
+        self.touch_all_parameters = False
+        """DDP waits for a gradient of every parameter; this gives the unused ones a zero."""
+
+    @property
+    def teacher(self) -> Denoiser:
+        """The frozen teacher."""
+        (teacher,) = self._frozen
+        assert teacher is not None, "this method was built without a teacher"
+        return teacher
+
+    @abstractmethod
+    def loss(self, batch: TrainingSamples, noise: Noise, progress: float = 1.0) -> Loss:
+        """The loss of one batch with draws from `noise`; `progress` in [0, 1] is the completed share of the round."""
+
+    def collapse_detector(self) -> CollapseDetector:
+        """Checks that run on the metrics of every step and warn when λ loses its influence."""
+        return CollapseDetector()
+
+    def forward(self, batch: TrainingSamples, noise: Noise, progress: float = 1.0) -> LossTuple:
+        """The call that Accelerate wraps."""
+        loss = self.loss(batch, noise, progress)
+        total = loss.total
+        if self.touch_all_parameters or not total.requires_grad:
+            # a batch without unknown positions has no graph
+            total = total + sum(p.flatten()[0] * 0 for p in self.parameters() if p.requires_grad)
+        return total, loss.terms, loss.active, loss.diagnostics
+
+
+def repeat(x: Tensor, count: int) -> Tensor:
+    """Each sample `count` times in a row: `(B, ...)` -> `(B·count, ...)`."""
+    return x.repeat_interleave(count, 0)
+
+
+def repeat_label(label: Tensor | None, count: int) -> Tensor | None:
+    """`repeat` for labels, which may be None."""
+    return None if label is None else repeat(label, count)
+
+
+def flat_latents(lam: Tensor | None) -> Tensor | None:
+    """λ `(B, L)` or `(B, L, size)` with the latents in one row: `(B·L)` or `(B·L, size)`."""
+    return None if lam is None else lam.flatten(0, 1)

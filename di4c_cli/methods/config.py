@@ -1,0 +1,58 @@
+"""What the sections `method` of all methods have in common. This module does not import torch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from pydantic import Field, model_validator
+
+from di4c_cli.schema import Section
+
+if TYPE_CHECKING:
+    from di4c_cli.latent.config import LatentConfig
+
+
+class MethodConfig(Section):
+    """Base of the methods' sections; a subclass adds `name: Literal["…"]` and its own keys."""
+
+    implementation: ClassVar[str]
+    """`module:Class` of the `Method`, imported when training begins."""
+    live_metrics: ClassVar[tuple[str, ...]]
+    """Metrics of the live table and of the summary after training, most important first."""
+    needs_x0: ClassVar[bool] = False
+    """Whether training needs clean samples, so that `data: teacher` draws a pool of them beforehand."""
+
+    name: str
+    chunk_mb: float = Field(64.0, gt=0, description="memory of one chunk of logits")
+    cache_mb: float = Field(
+        256.0, ge=0, description="memory kept between the loss and its gradient; beyond it, recomputed"
+    )
+
+    @property
+    def predictions_per_sample(self) -> int:
+        """Predictions of the student whose activations are held at once, for the memory estimate."""
+        raise NotImplementedError
+
+    def check_latent(self, latent: LatentConfig) -> None:
+        """Raise ValueError if the method cannot train with this λ; may fill in `latent.features`."""
+
+
+class RangeConfig(Section):
+    """A range of times; `low = high` is a constant."""
+
+    low: float = Field(ge=0, le=1, description="smallest value")
+    high: float = Field(ge=0, le=1, description="largest value")
+
+    @model_validator(mode="after")
+    def _ordered(self) -> RangeConfig:
+        if self.low > self.high:
+            raise ValueError(f"low {self.low} is above high {self.high}")
+        return self
+
+
+class TimeConfig(Section):
+    """Distribution of t."""
+
+    low: float = Field(0.0, ge=0, lt=1, description="t is uniform in [low, 1]")
+    grid: int | None = Field(None, ge=2, description="times are multiples of 1/grid, rounded up (SDTT: 1024)")
+    one_share: float = Field(0.0, ge=0, le=1, description="probability that t is 1, where nothing is known")

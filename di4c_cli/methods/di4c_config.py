@@ -1,0 +1,116 @@
+"""The section `method: {name: di4c}`. This module does not import torch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from di4c_cli.methods.config import MethodConfig, RangeConfig, TimeConfig
+from di4c_cli.schema import Section
+
+if TYPE_CHECKING:
+    from di4c_cli.latent.config import LatentConfig
+
+Weight = Annotated[float, Field(ge=0)]
+
+
+class AlphaConfig(Section):
+    """Weight α_t of the correlation term on data."""
+
+    kind: Literal["zero", "const", "linear", "sigmoid"] = Field(
+        "sigmoid", description="0, 1, t, or g(t) = 1 / (1 + exp(10 - 20 t))"
+    )
+    scale: float = Field(1.0, ge=0, description="factor in front of it")
+
+
+class StepConfig(RangeConfig):
+    """A range of step lengths Δt, drawn log-uniformly, so 0 is excluded."""
+
+    low: float = Field(gt=0, le=1, description="smallest value")
+    grows: bool = Field(
+        False, description="rise from `low` to `high` over a round's training, instead of drawing in between"
+    )
+
+
+class DeltaConfig(RangeConfig):
+    """Small times δ of the distillation term; δ = low with probability `at_low`, else uniform in the range."""
+
+    at_low: float = Field(1.0, ge=0, le=1, description="probability of exactly `low`")
+
+
+class SplitTimeConfig(TimeConfig):
+    """Distribution of t; with branch `both`, t also stays above δ.low + Δt."""
+
+    small_share: float | None = Field(
+        None, ge=0, le=1, description="probability that t falls below δ (SDTT: 0.3); none: uniform"
+    )
+
+
+class Di4CConfig(MethodConfig):
+    """The paper's loss: distil + consis + α_t corr + marginal (paper sections 3, A, F)."""
+
+    implementation: ClassVar[str] = "di4c_cli.methods.di4c:Di4C"
+    live_metrics: ClassVar[tuple[str, ...]] = (
+        "loss",
+        "distil",
+        "consis",
+        "corr",
+        "marginal",
+        "correlation_data",
+    )
+
+    name: Literal["di4c"] = Field("di4c", description="the training method")
+    latents: int = Field(16, ge=1, description="L, λ draws per sample (M = N = L)")
+    stratified: bool = Field(
+        False, description="one λ from each of L equal parts of [0, 1); for λ of one uniform number"
+    )
+    branch: Literal["both", "split"] = Field(
+        "split",
+        description="`both`: distil at its own δ and consis at t (eq. loss-cifar10); `split`: t ≤ δ distils",
+    )
+    distil_weight: Weight | Literal["1/step"] = Field(1.0, description="`1/step` is 1/Δt (eq. loss-maskgit)")
+    consis_weight: float = Field(1.0, ge=0, description="weight of the consistency term")
+    marginal_weight: float = Field(1.0, ge=0, description="weight of the marginal term")
+    control_variate: Literal["marginal", "convex", "none"] = Field(
+        "marginal", description="control variate of the consistency term; `none` is the paper's w/o CV"
+    )
+    alpha: AlphaConfig = Field(
+        default_factory=AlphaConfig, description="weight of the correlation term on data"
+    )
+    delta: DeltaConfig = Field(
+        default_factory=lambda: DeltaConfig(low=0.02, high=0.02),
+        description="small times of the distillation term",
+    )
+    step: StepConfig = Field(
+        default_factory=lambda: StepConfig(low=0.05, high=0.05),
+        description="Δt, log-uniform in the range, or growing through it",
+    )
+    time: SplitTimeConfig = Field(default_factory=SplitTimeConfig, description="distribution of t")
+    teacher_step: Literal["analytical", "confidence"] = Field(
+        "analytical", description="how the teacher goes from x_t to x_u"
+    )
+    reference_steps: int = Field(
+        16, ge=1, description="grid of the teacher's trajectory when the recipe's data is `teacher`"
+    )
+
+    @model_validator(mode="after")
+    def _leaves_time_for_t(self) -> Di4CConfig:
+        if self.branch == "both" and self.delta.low + self.step.high >= 1:
+            raise ValueError("delta.low + step.high must stay below 1, or no time is left for t")
+        return self
+
+    @property
+    def predictions_per_sample(self) -> int:
+        return self.latents
+
+    def check_latent(self, latent: LatentConfig) -> None:
+        if latent.prior == "learned":
+            raise ValueError(
+                "a learned prior is trained by the variational method; --set latent.prior=standard removes it"
+            )
+        if self.stratified and not latent.is_one_uniform_number:
+            raise ValueError(
+                "method.stratified needs λ of one uniform number, as the recipes `di4c/…` have; "
+                "--set method.stratified=false turns it off"
+            )

@@ -1,0 +1,81 @@
+"""Inputs and output of the Di4C loss: predictions, samples and weights of one batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from di4c_cli.denoiser import Prediction
+
+
+@dataclass(frozen=True)
+class TermWeights:
+    """Weight of each term for each sample, `(B,)`; a term of weight 0 is not computed."""
+
+    distil: Tensor
+    consis: Tensor
+    corr: Tensor
+    marginal: Tensor
+
+    @property
+    def any(self) -> Tensor:
+        """`(B,)` bool: samples with at least one term."""
+        return (self.distil != 0) | (self.consis != 0) | (self.corr != 0) | (self.marginal != 0)
+
+    def divided(self, by: int) -> TermWeights:
+        """Each sample's share in a mean over `by` samples."""
+        return TermWeights(self.distil / by, self.consis / by, self.corr / by, self.marginal / by)
+
+
+@dataclass(frozen=True)
+class LossInputs:
+    """B samples with L latents each: everything but the student at t.
+
+    `teacher`: predictions of x_t, numbers b·K + k for sample b, K = 1 for a product teacher. `student_u`:
+    predictions of x_u, numbers place[b]·L + j for the samples with place[b] ≥ 0. The j-th consistency
+    sample x_j is drawn from the j-th of these with `uniform` (B, L, D), or given as `samples` (B, M, D).
+    """
+
+    x_t: Tensor
+    latents: int
+    weights: TermWeights
+    control_variate: str = "marginal"
+    teacher: Prediction | None = None
+    teacher_latents: int = 1
+    student_u: Prediction | None = None
+    place: Tensor | None = None
+    uniform: Tensor | None = None
+    samples: Tensor | None = None
+    x0: Tensor | None = None
+    chunk_bytes: int = 64 << 20
+    cache_bytes: int = 256 << 20
+
+    @property
+    def needs_teacher(self) -> bool:
+        """Whether any sample has a term against the teacher."""
+        wanted = (self.weights.distil != 0) | (self.weights.marginal != 0)
+        return self.teacher is not None and bool(wanted.any())
+
+    @property
+    def needs_student_u(self) -> bool:
+        """Whether any sample has a consistency term."""
+        return self.student_u is not None and bool((self.weights.consis != 0).any())
+
+    @property
+    def draws(self) -> int:
+        """M, consistency samples per sample."""
+        if not self.needs_student_u:
+            return 0
+        return self.latents if self.samples is None else self.samples.shape[1]
+
+
+@dataclass
+class LossOutput:
+    """Values per sample `(B,)`, and the gradients of the batch mean if requested."""
+
+    total: Tensor
+    terms: dict[str, Tensor]
+    diagnostics: dict[str, Tensor]
+    hidden_grad: Tensor | None = None
+    head_grads: list[Tensor] = field(default_factory=list)

@@ -1,0 +1,79 @@
+"""One step of the teacher from x_t to x_u, drawn once per latent."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from di4c_cli.denoiser import Denoiser, Prediction
+from di4c_cli.errors import UserError
+from di4c_cli.methods.base import repeat, repeat_label
+from di4c_cli.methods.times import SampledTimes
+from di4c_cli.noise import Noise
+from di4c_cli.process import Masked
+from di4c_cli.sampler.confidence import confidence_step
+from di4c_cli.sampler.grid import counts_between, gumbel_scale
+
+
+def teacher_predictions(
+    teacher: Denoiser, x_t: Tensor, t: Tensor, label: Tensor | None, count: int, noise: Noise
+) -> tuple[Prediction, int]:
+    """The teacher at x_t and the number of its predictions per sample.
+
+    One for a product teacher. A mixture (rounds ≥ 2) makes `count` with a fresh λ each: they are the Monte
+    Carlo marginals, and each of the steps to x_u takes its own (section iterative-di4c).
+    """
+    lam = teacher.draw_latent(noise, "lam/teacher", x_t, t, label, count)
+    if lam is None:
+        return teacher.predict(x_t, t, label), 1
+    many = teacher.predict(
+        repeat(x_t, count), repeat(t, count), repeat_label(label, count), lam.flatten(0, 1)
+    )
+    return many, count
+
+
+def analytical(
+    prediction: Prediction, each: int, x_t: Tensor, times: SampledTimes, uniform: Tensor, budget: int
+) -> Tensor:
+    """x_u `(B, L, D)` by the analytical step (eq. dimiwise-analytical) from uniforms `(B, L, D, 2)`.
+
+    `prediction` holds `each` = 1 or L predictions per sample. Positions are worked in slices, so that the
+    `(B, L, D, S)` probabilities of a process without a mask never exist at once; `budget` is the size of a
+    slice in bytes.
+    """
+    shape = uniform.shape[:3]
+    t, u = times.t, times.u
+    if each > 1:
+        uniform, x_t, t, u = uniform.flatten(0, 1), repeat(x_t, each), repeat(t, each), repeat(u, each)
+    width = max(1, budget // (8 * shape[0] * shape[1] * prediction.process.symbols))
+    parts = []
+    for start in range(0, shape[2], width):
+
+        def rows(b: Tensor, d: Tensor, start: int = start) -> Tensor:
+            return prediction.log_probs(b, d + start)
+
+        part = slice(start, start + width)
+        parts.append(prediction.process.step(rows, x_t[:, part], t, u, uniform[..., part, :]))
+    return torch.cat(parts, -1).view(shape)
+
+
+def confident(
+    prediction: Prediction, each: int, x_t: Tensor, times: SampledTimes, noise: Noise, count: int
+) -> Tensor:
+    """x_u `(B, L, D)` by one confidence step, as MaskGIT's published code takes it (section mg-sampling).
+
+    n(t, u) positions are revealed, at least one; the Gumbel scale is that of a sampler with 1/Δt steps.
+    """
+    process, length = prediction.process, x_t.shape[1]
+    if not isinstance(process, Masked):
+        raise UserError("method.teacher_step: confidence needs a masked process.", "Use analytical.")
+    value, gumbel = noise.uniform("step/u", count, length), noise.gumbel("step/gumbel", count, length)
+    number = counts_between(process, torch.full_like(times.t, length), times.t, times.u).clamp_min(1)
+    scale = torch.cat(
+        [gumbel_scale(t[None], max(1, round(1 / float(h)))) for t, h in zip(times.t, times.step)]
+    )
+    shape = value.shape
+    if each > 1:
+        value, gumbel, x_t = value.flatten(0, 1), gumbel.flatten(0, 1), repeat(x_t, each)
+        number, scale = repeat(number, each), repeat(scale, each)
+    return confidence_step(prediction, x_t, number, scale, value, gumbel).view(shape)

@@ -1,0 +1,71 @@
+"""The data of one round: a stream of samples, with the teacher's own samples among them if the recipe asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+
+from di4c_cli.data.batch import Source
+from di4c_cli.data.pool import Taught
+from di4c_cli.data.source import open_source
+from di4c_cli.data.stream import Wanted
+from di4c_cli.model import Model
+from di4c_cli.noise import sample_seeds
+from di4c_cli.recipe import Recipe
+
+ANNOUNCED_POOL = 1000
+"""Number of teacher samples from which on their drawing is announced."""
+
+
+def data_spec(recipe: Recipe, teacher: Model, round_number: int) -> Wanted:
+    """What a round asks of its data."""
+    denoiser, training = teacher.denoiser, recipe.training
+    return Wanted(
+        recipe.seed,
+        f"data/{round_number}",
+        denoiser.length,
+        denoiser.symbols,
+        denoiser.labels,
+        training.label_dropout,
+        training.flip,
+    )
+
+
+def open_round_data(recipe: Recipe, teacher: Model, round_number: int, device: torch.device) -> Source:
+    """The recipe's data for one round."""
+    return open_source(recipe.data, teacher, replace(data_spec(recipe, teacher, round_number), device=device))
+
+
+def pool_size(recipe: Recipe) -> tuple[float, int]:
+    """Share of the teacher's samples in the stream, and how many different ones a round draws."""
+    training = recipe.training
+    share, pool = training.synthetic_share, training.synthetic_pool
+    if recipe.data == "teacher" and recipe.method.needs_x0:
+        # each sample as often as it would occur among data
+        share, pool = 1.0, round(pool / (share or 1.0))
+    # a short run does not need them all
+    return share, min(pool, training.iterations * training.batch) if share else 0
+
+
+def with_synthetic(
+    source: Source,
+    recipe: Recipe,
+    teacher: Model,
+    round_number: int,
+    device: torch.device,
+    say: Callable[[str], None],
+) -> Source:
+    """The stream with samples of the teacher mixed in, drawn on `device` before the round."""
+    share, count = pool_size(recipe)
+    if not count:
+        return source
+    (seed,) = sample_seeds(f"{recipe.seed}:pool", [round_number])
+    steps = recipe.training.synthetic_steps
+    if count >= ANNOUNCED_POOL:
+        say(f"Drawing {count} of the teacher's own samples in {steps} steps.")
+    teacher.to(device)
+    mixed = Taught(source, teacher, share, count, steps, seed)
+    teacher.to("cpu")
+    return mixed

@@ -1,0 +1,81 @@
+"""The student before its first step: the teacher's network plus λ, and its config.json."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from di4c_cli import __version__, student
+from di4c_cli.config import ModelConfig
+from di4c_cli.denoiser import Denoiser
+from di4c_cli.errors import UserError
+from di4c_cli.model import Model
+from di4c_cli.noise import sample_seeds
+from di4c_cli.recipe import Recipe
+
+
+def student_config(teacher: Model, recipe: Recipe, round_number: int) -> ModelConfig:
+    """config.json of a round's student: the teacher's domain, the recipe's λ, and the whole history."""
+    settings = {key: value for key, value in teacher.config.network.items() if key != "latent"}
+    settings["dropout"] = recipe.training.dropout
+    latent = teacher.config.latent or recipe.latent.stored()
+    root = teacher.name.removesuffix("-student")
+    return ModelConfig(
+        kind="student",
+        name=f"{root}-student",
+        network=settings,
+        process=teacher.config.process,
+        latent=latent,
+        labels=teacher.config.labels,
+        codec=teacher.config.codec,
+        sampling=recipe.sampling or teacher.config.sampling,
+        provenance=_history(teacher, recipe, round_number),
+    )
+
+
+def _history(teacher: Model, recipe: Recipe, round_number: int) -> dict[str, Any]:
+    parent = teacher.config.provenance
+    settings = recipe.model_dump(mode="json")
+    for key in ("teacher", "data"):
+        settings[key] = public_name(settings[key])
+    return {
+        "teacher": settings["teacher"],
+        "teacher_revision": parent.get("revision") if teacher.config.kind == "teacher" else None,
+        "recipe": settings,
+        "data": settings["data"],
+        "di4c": __version__,
+        "torch": torch.__version__,
+        "seed": recipe.seed,
+        "round": round_number,
+        "rounds": recipe.rounds,
+        "iterations": recipe.training.iterations,
+        "parent": {"kind": teacher.config.kind, "name": teacher.name, "provenance": parent},
+    }
+
+
+def public_name(ref: str) -> str:
+    """A name or Hub id unchanged; only the last part of a local path, so that the card shows no private path."""
+    path = Path(ref)
+    return path.resolve().name if path.is_absolute() or path.exists() else ref
+
+
+def new_student(teacher: Model, config: ModelConfig, recipe: Recipe, round_number: int) -> Denoiser:
+    """The student at step 0: the teacher's weights by name; λ parts are new unless the teacher has them."""
+    denoiser = student.build(config)
+    own, given = denoiser.network.state_dict(), teacher.denoiser.network.state_dict()
+    unknown = sorted(given.keys() - own.keys())
+    wrong = sorted(name for name in given.keys() & own.keys() if given[name].shape != own[name].shape)
+    if unknown or wrong:
+        name = (unknown + wrong)[0]
+        raise UserError(
+            f"The student has no place for the teacher's '{name}'.", "Check the recipe's latent section."
+        )
+    if teacher.denoiser.latent is None:
+        (seed,) = sample_seeds(f"{recipe.seed}:init", [round_number])
+        denoiser.network.init_latent(recipe.latent.init, torch.Generator().manual_seed(seed))  # type: ignore[operator]
+        own = denoiser.network.state_dict()
+    denoiser.network.load_state_dict(own | given)
+    setattr(denoiser.network, "checkpointing", recipe.training.activation_checkpointing)  # noqa: B010 (typed as Module)
+    return denoiser
