@@ -187,13 +187,13 @@ def too_wide(page: Path, table: bool) -> list[int]:
 
 
 @until_merged
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_markdown_prose_fits_the_columns(page: Path) -> None:
     assert too_wide(page, table=False) == []
 
 
 @until_merged
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_markdown_table_fits_the_columns(page: Path) -> None:
     """A row cannot be wrapped: one that holds a URL may be wider."""
     assert too_wide(page, table=True) == []

@@ -74,7 +74,7 @@ def test_chosen_sample_is_seeded_and_spread() -> None:
 def test_mapped_folders_and_tests_exist() -> None:
     for folder, paths in mutate.TESTS.items():
         assert (mutate.ROOT / "di4c_cli" / folder).is_dir(), folder
-        assert all((mutate.ROOT / path).exists() for path in paths)
+        assert [path for path in paths if not (mutate.ROOT / path).exists()] == []
 
 
 @pytest.mark.parametrize(

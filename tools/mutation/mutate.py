@@ -3,11 +3,11 @@
     python -m tools.mutation.mutate --count 400 --seed 0
     python -m tools.mutation.mutate --count 20 --only process --jobs 1
 
-A seeded sample of mutants of `objective/`, `sampler/` and `process/`, each against the tests mapped to its folder, in
-a fork of a session that has them loaded (`warm.py`) or else in a fresh process on a copy of the package; a mutant is
-killed when a test fails or processor time runs out. Prints a line a mutant, then the
-killed share with its 95 % Wilson interval, the survivors, and one JSON object as the last line. Exit code 1 if the
-interval's lower end is below `--least`.
+A seeded sample of mutants of `methods/`, `latent/`, `sampler/` and `process/` runs against the tests mapped to its
+folder, in a fork of a session that has them loaded (`warm.py`) or else in a fresh process on a copy of the package. A
+mutant is killed when a test fails or processor time runs out. Prints one line per mutant, then the killed share with
+its 95 % Wilson interval, the survivors, and one JSON object as the last line. Exit code 1 if the interval's lower end
+is below `--least`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ TESTS: dict[str, tuple[str, ...]] = {
         "tests/sampler",
     ),
     "sampler": ("tests/sampler",),
-    "objective": ("tests/objective", "tests/golden/test_losses.py"),
+    "methods": ("tests/methods", "tests/golden/test_losses.py"),
+    "methods/kernels": ("tests/methods", "tests/golden/test_losses.py"),
+    "latent": ("tests/latent", "tests/methods/test_variational.py"),
 }
 """For each folder of the package the tests that must notice."""
 LEFT_OUT = "real_noise or (on_the_batch and (None] or -1]))"
