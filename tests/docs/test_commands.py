@@ -48,7 +48,7 @@ EXEMPT = {
     r"(pip (install|download)|npm pack) .*": "a package index",
 }
 SHORT = {
-    "distill": ["--iterations", "1", "--batch", "2", "--latents", "2"],
+    "distill": ["--iterations", "1", "--batch", "2"],
     "sample": ["-n", "2", "--steps", "1"],
     "eval": ["-n", "20", "--steps", "1"],
     "sweep": ["--iterations", "1", "--samples", "20", "--set", "training.batch=2"],

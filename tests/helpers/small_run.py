@@ -71,7 +71,8 @@ def arguments(teacher: Path, out: Path, *more: str, iterations: int = 6, recipe:
     """`di4c distill …` for the small recipe."""
     return [
         *("distill", "--teacher", str(teacher), "--recipe", recipe, "--out", str(out)),
-        *("--iterations", str(iterations), "--batch", "4", "--latents", "4"),
+        *("--iterations", str(iterations), "--batch", "4"),
+        *(("--latents", "4") if recipe == PAPER else ()),
         *("--set", "training.checkpoint_every=3", *more),
     ]
 
