@@ -12,6 +12,7 @@ from di4c_cli import __version__
 from di4c_cli.config import ModelConfig
 from di4c_cli.hub import is_id
 from di4c_cli.latent.config import LatentConfig
+from di4c_cli.methods import METHODS
 
 TASKS = {
     "text": "text-generation",
@@ -143,9 +144,18 @@ def _summary(config: ModelConfig) -> str:
     )
     return (
         f"A few-step student of `{teacher}`: a mixture over a latent λ that captures correlations between "
-        "positions, distilled by the method of *Distillation of Discrete Diffusion through Dimensional "
-        "Correlations* (Di4C)."
+        f"positions, trained by {_training(config)}."
     )
+
+
+def _training(config: ModelConfig) -> str:
+    """How the student was trained, by the recipe in its history; files of other origin are the paper's students."""
+    recipe = config.provenance.get("recipe")
+    method = recipe.get("method") if isinstance(recipe, dict) else None
+    name = method.get("name") if isinstance(method, dict) else None
+    if name is None and isinstance(recipe, dict) and isinstance(recipe.get("objective"), dict):
+        name = "variational" if recipe["objective"].get("posterior") else "di4c"  # a recipe of version 0.1
+    return METHODS[name].card if isinstance(name, str) and name in METHODS else METHODS["di4c"].card
 
 
 def _root(config: ModelConfig) -> dict[str, Any]:

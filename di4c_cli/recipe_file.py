@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from di4c_cli.errors import UserError
 from di4c_cli.latent import config as latent_config
-from di4c_cli.methods import METHODS
+from di4c_cli.methods import DEFAULT_METHOD, METHODS
 from di4c_cli.recipe import Pretrain, Recipe
 from di4c_cli.schema import Section
 from di4c_cli.training import config as training_config
@@ -21,9 +21,18 @@ AnyRecipe = TypeVar("AnyRecipe", bound=Section)
 
 OLD_FOLDERS = {"paper": "di4c", "leader": "variational"}
 """Folders of recipes in version 0.1 and their present names."""
-RENAMED_SECTIONS = {"objective": "method"}
-RENAMED_KEYS = {"latent": latent_config.RENAMED_KEYS, "training": training_config.RENAMED_KEYS}
-"""Keys of version 0.1 in each section and the present ones."""
+RENAMED_KEYS = {
+    "objective.posterior.width": "method.encoder_width",
+    "objective.posterior.draws": "method.iwae_samples",
+    "objective.posterior.floor": "method.kl_weight.start",
+    "objective.posterior.rise": "method.kl_weight.rise_from and method.kl_weight.rise_until",
+    "objective.posterior": "method with name: variational",
+    "objective.reference": "data: teacher",
+    "objective": "method",
+    **{f"latent.{old}": f"latent.{new}" for old, new in latent_config.RENAMED_KEYS.items()},
+    **{f"training.{old}": f"training.{new}" for old, new in training_config.RENAMED_KEYS.items()},
+}
+"""Keys of version 0.1 and the present ones; the longest match counts."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -84,15 +93,24 @@ def with_method(name: str, method: str) -> str:
         raise UserError(
             f"Unknown method '{method}'.{nearest(method, METHODS)}", f"Use {' or '.join(METHODS)}."
         )
+    if name.endswith((".yaml", ".yml")) and method_name(raw(name)) == method:
+        return name
     known, base = names(), current_name(name).rpartition("/")[2]
     for candidate in (f"{method}/{base}", base):
-        if candidate in known and raw(candidate).get("method", {}).get("name", "di4c") == method:
+        if candidate in known and method_name(raw(candidate)) == method:
             return candidate
     there = ", ".join(other for other in known if other.startswith(f"{method}/"))
     raise UserError(
         f"There is no recipe that trains the teacher of '{name}' by the method {method}.",
         f"There are {there}.",
     )
+
+
+def method_name(tree: Any) -> str:
+    """The method of a raw recipe."""
+    section = tree.get("method") if isinstance(tree, Mapping) else None
+    name = section.get("name") if isinstance(section, Mapping) else None
+    return name if isinstance(name, str) else DEFAULT_METHOD
 
 
 def read(name: str, overrides: Mapping[str, Any] | None = None) -> Recipe:
@@ -135,32 +153,46 @@ def _parse(model: type[AnyRecipe], path: Path, overrides: Mapping[str, Any]) -> 
     tree = _load(path)
     check_renamed_keys(_dotted_keys(tree), f"The recipe {path.name}")
     check_renamed_keys(overrides, "The command line")
+    if model is Recipe and isinstance(tree.setdefault("method", {}), dict):
+        tree["method"].setdefault("name", DEFAULT_METHOD)
+        _check_method_name(tree, overrides.get("method.name"))
     for dotted, value in overrides.items():
         assign(tree, dotted, value, model)
     return validate(model, tree, str(path.name))
 
 
-def _dotted_keys(tree: Mapping[str, Any]) -> list[str]:
-    """Keys of a raw recipe, two levels deep."""
-    sections = [(key, value) for key, value in tree.items() if isinstance(value, Mapping)]
-    return [*map(str, tree), *(f"{key}.{inner}" for key, value in sections for inner in value)]
+def _check_method_name(tree: Mapping[str, Any], name: Any) -> None:
+    """The keys of a recipe belong to its method, so another method needs another recipe."""
+    if name is not None and name != method_name(tree):
+        raise UserError(
+            f"--set method.name={name} does not fit a recipe of the method {method_name(tree)}.",
+            f"Use --method {name}, which chooses a recipe of that method.",
+        )
+
+
+def _dotted_keys(tree: Mapping[Any, Any], prefix: str = "") -> list[str]:
+    """Keys of a raw recipe, three levels deep."""
+    found = []
+    for key, value in tree.items():
+        found.append(f"{prefix}{key}")
+        if isinstance(value, Mapping) and prefix.count(".") < 2:
+            found += _dotted_keys(value, f"{prefix}{key}.")
+    return found
 
 
 def check_renamed_keys(dotted: Iterable[str], where: str) -> None:
     """Reject keys of version 0.1 in one sentence that names the present ones."""
     found: dict[str, str] = {}
     for key in dotted:
-        section, _, inner = key.partition(".")
-        if section in RENAMED_SECTIONS:
-            found[section] = RENAMED_SECTIONS[section]
-        elif (new := RENAMED_KEYS.get(section, {}).get(inner.partition(".")[0])) is not None:
-            found[f"{section}.{inner}"] = f"{section}.{new}"
+        parts = key.split(".")
+        for length in range(len(parts), 0, -1):
+            old = ".".join(parts[:length])
+            if old in RENAMED_KEYS:
+                found[old] = RENAMED_KEYS[old]
+                break
     if found:
-        said = ", ".join(f"{old} is now {new}" for old, new in found.items())
-        raise UserError(
-            f"{where} has recipe keys of version 0.1: {said}.",
-            "CHANGELOG.md has the table of old and new keys.",
-        )
+        said = "; ".join(f"{old} is now {new}" for old, new in found.items())
+        raise UserError(f"{where} has keys of version 0.1: {said}.", "Use the new keys.")
 
 
 def parse_assignment(text: str) -> tuple[str, Any]:
@@ -204,7 +236,7 @@ def _section(schema: type[BaseModel] | None, part: str, node: Any = None) -> typ
     if schema is None or part not in schema.model_fields:
         return None
     if schema is Recipe and part == "method":
-        return METHODS.get(node.get("name", "di4c") if isinstance(node, Mapping) else "di4c")
+        return METHODS.get(method_name({"method": node}))
     annotation = schema.model_fields[part].annotation
     for candidate in (annotation, *get_args(annotation)):
         if isinstance(candidate, type) and issubclass(candidate, BaseModel):
@@ -218,10 +250,7 @@ def validate(model: type[AnyRecipe], tree: Mapping[str, Any], where: str) -> Any
         return model.model_validate(tree)
     except ValidationError as error:
         first = error.errors()[0]
-        # pydantic puts the method's name into the path, which is not a key of the recipe
-        keys = [
-            str(key) for i, key in enumerate(first["loc"]) if not (i == 1 and first["loc"][0] == "method")
-        ]
+        keys = _recipe_keys(model, tree, first["loc"])
         path, said = ".".join(keys), first["msg"].removeprefix("Value error, ")
         if first["type"] == "extra_forbidden":
             owner: type[BaseModel] | None = model
@@ -242,6 +271,23 @@ def validate(model: type[AnyRecipe], tree: Mapping[str, Any], where: str) -> Any
         got = first.get("input")
         shown = f" (got {got!r})" if isinstance(got, (str, int, float, bool)) else ""
         raise UserError(f"Recipe key '{path}' in {where}: {said}{shown}.", "Change that value.") from error
+
+
+def _recipe_keys(model: type[BaseModel], tree: Mapping[str, Any], loc: Iterable[Any]) -> list[str]:
+    """The path of an error in the recipe; pydantic adds names of methods and of types, which are not keys."""
+    keys: list[str] = []
+    owner: type[BaseModel] | None = model
+    node: Any = tree
+    for part in map(str, loc):
+        inside = isinstance(node, Mapping) and part in node
+        if owner is not None and part not in owner.model_fields and not inside:
+            continue
+        if owner is None and not inside and not part.isdigit():
+            continue
+        keys.append(part)
+        node = node.get(part) if isinstance(node, Mapping) else None
+        owner = _section(owner, part, node)
+    return keys
 
 
 def dump(recipe: Section) -> str:

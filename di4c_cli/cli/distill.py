@@ -12,7 +12,7 @@ import typer
 from di4c_cli import embedded, recipe_file
 from di4c_cli.cli.console import command_line, emit_json, guarded, say
 from di4c_cli.cli.live import LiveTable, duration
-from di4c_cli.errors import Di4cError
+from di4c_cli.errors import Di4cError, UserError
 from di4c_cli.teacher.registry import known, recipe_for
 from di4c_cli.training.launch import launch, launch_with_accelerate, launched
 from di4c_cli.training.launch import preset as accelerate_preset
@@ -130,8 +130,20 @@ def resolve(
     if teacher is not None:
         overrides["teacher"] = teacher
     overrides |= dict(recipe_file.parse_assignment(text) for text in settings)
+    if "method.latents" in flags and flags["method.latents"] is not None:
+        _check_latents_flag(name)
     resolved = recipe_file.read(name, overrides)
     return resolved, Path(name).stem if name.endswith((".yaml", ".yml")) else name
+
+
+def _check_latents_flag(name: str) -> None:
+    """--latents is a key of the method di4c."""
+    method = recipe_file.method_name(recipe_file.raw(name))
+    if method != "di4c":
+        raise UserError(
+            f"--latents belongs to the method di4c, and the recipe {name} uses {method}.",
+            "Leave it out, or add --method di4c.",
+        )
 
 
 def _run(recipe: Recipe, out: Path, device: str | None, force: bool, as_json: bool) -> None:

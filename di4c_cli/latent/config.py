@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from di4c_cli.errors import UserError
 
-RENAMED_KEYS = {"law": "prior: learned and prior_width"}
+RENAMED_KEYS = {"law": "prior=learned with latent.prior_width"}
 """Keys of version 0.1 and the present ones."""
 
 

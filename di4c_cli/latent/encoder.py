@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from di4c_cli.errors import UserError
 from di4c_cli.latent.prior import LatentPrior
 from di4c_cli.noise import sample_seeds
 
@@ -41,12 +40,8 @@ class LocalEncoderNet(nn.Module):
 class Encoder(nn.Module):
     """Mean and log variance of λ from the symbols of a sample before and after corruption."""
 
-    def __init__(self, latent: LatentPrior | None, states: int, length: int, width: int, seed: str) -> None:
+    def __init__(self, latent: LatentPrior, states: int, length: int, width: int, seed: str) -> None:
         super().__init__()
-        if latent is None or latent.distribution != "normal":
-            raise UserError(
-                "The variational method needs a normal λ.", "Add --set latent.distribution=normal."
-            )
         self.local = latent.places > 1
         embedded, outputs = LOCAL_SYMBOL_WIDTH if self.local else SYMBOL_WIDTH, 2 * latent.dim
         (number,) = sample_seeds(seed, [0])

@@ -55,22 +55,20 @@ class LatentPrior:
         """Numbers in all."""
         return self.dim * self.places
 
+    @property
+    def is_one_uniform_number(self) -> bool:
+        """Whether λ can be stratified."""
+        return self.size == 1 and self.distribution == "uniform"
+
     def draw(self, noise: Noise, name: str, *count: int) -> Tensor:
         """`(B, *count)` for a scalar λ, `(B, *count, size)` for a vector."""
         shape = count if self.size == 1 else (*count, self.size)
         return noise.uniform(name, *shape) if self.distribution == "uniform" else noise.normal(name, *shape)
 
-    def check_stratified(self) -> None:
-        """Reject a λ that cannot be stratified, such as that of a mixture teacher."""
-        if self.size != 1 or self.distribution != "uniform":
-            raise UserError(
-                "method.stratified needs λ of one uniform number, and this student's λ is not.",
-                "Add --set method.stratified=false.",
-            )
-
     def stratified(self, noise: Noise, name: str, count: int) -> Tensor:
         """`(B, count)` draws of one uniform number, one in each of `count` equal parts of [0, 1)."""
-        self.check_stratified()
+        if not self.is_one_uniform_number:
+            raise ValueError("only λ of one uniform number can be stratified")
         draw = self.draw(noise, name, count)
         return (draw + torch.arange(count, device=draw.device)) / count
 

@@ -21,6 +21,8 @@ METHODS: dict[str, type[MethodConfig]] = {
     config.model_fields["name"].default: config for config in get_args(get_args(AnyMethodConfig)[0])
 }
 """Configs by method name."""
+DEFAULT_METHOD = "di4c"
+"""The method of a recipe without a section `method`."""
 
 
 def implementation(config: MethodConfig) -> type[Method]:

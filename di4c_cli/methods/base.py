@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -42,14 +42,20 @@ class MethodSetup:
     """The recipe's data is `teacher`: x_t comes from the teacher's trajectory."""
 
 
+@dataclass(frozen=True)
+class TrainedPart:
+    """Parameters that one update trains; `optimizer` overrides keys of the recipe's `training.optimizer`."""
+
+    parameters: list[nn.Parameter]
+    optimizer: dict[str, Any] = field(default_factory=dict)
+
+
 class Method(nn.Module):
     """A training method. Its submodules are trained: the student, and whatever else the method adds.
 
-    The teacher is not a submodule, so it is neither trained nor synchronised. It is None for a method with
+    The teacher is not a submodule, so it is neither trained nor synchronised. It is None for a method whose config has
     `needs_teacher = False`, and then takes no memory on the device.
     """
-
-    needs_teacher: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -72,17 +78,31 @@ class Method(nn.Module):
         assert teacher is not None, "this method was built without a teacher"
         return teacher
 
-    @abstractmethod
     def loss(self, batch: TrainingSamples, noise: Noise, progress: float = 1.0) -> Loss:
         """The loss of one batch with draws from `noise`; `progress` in [0, 1] is the completed share of the round."""
+        raise NotImplementedError
+
+    def part_loss(self, part: int, batch: TrainingSamples, noise: Noise, progress: float) -> Loss:
+        """The loss whose gradient updates part number `part`; a method with one part needs only `loss`."""
+        return self.loss(batch, noise, progress)
+
+    def parts(self) -> list[TrainedPart]:
+        """The parameters in the groups that are updated separately; part 0 contains the student."""
+        return [TrainedPart(list(self.parameters()))]
+
+    def updates(self, step: int) -> Sequence[int]:
+        """The parts that iteration `step` updates, in order."""
+        return (0,)
 
     def collapse_detector(self) -> CollapseDetector:
         """Checks that run on the metrics of every step and warn when λ loses its influence."""
         return CollapseDetector()
 
-    def forward(self, batch: TrainingSamples, noise: Noise, progress: float = 1.0) -> LossTuple:
+    def forward(
+        self, batch: TrainingSamples, noise: Noise, progress: float = 1.0, part: int = 0
+    ) -> LossTuple:
         """The call that Accelerate wraps."""
-        loss = self.loss(batch, noise, progress)
+        loss = self.part_loss(part, batch, noise, progress)
         total = loss.total
         if self.touch_all_parameters or not total.requires_grad:
             # a batch without unknown positions has no graph

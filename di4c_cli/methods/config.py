@@ -19,8 +19,12 @@ class MethodConfig(Section):
     """`module:Class` of the `Method`, imported when training begins."""
     live_metrics: ClassVar[tuple[str, ...]]
     """Metrics of the live table and of the summary after training, most important first."""
-    needs_x0: ClassVar[bool] = False
-    """Whether training needs clean samples, so that `data: teacher` draws a pool of them beforehand."""
+    needs_teacher: ClassVar[bool] = True
+    """Whether the loss calls the teacher; otherwise no copy of it is on the device."""
+    pool_without_data: ClassVar[bool] = False
+    """Whether `data: teacher` means a pool of the teacher's samples x0, drawn before each round."""
+    card: ClassVar[str] = ""
+    """How a student was trained, for its model card: the end of "It was trained by …"."""
 
     name: str
     chunk_mb: float = Field(64.0, gt=0, description="memory of one chunk of logits")
@@ -29,12 +33,26 @@ class MethodConfig(Section):
     )
 
     @property
+    def chunk_bytes(self) -> int:
+        """`chunk_mb` in bytes."""
+        return int(self.chunk_mb * 2**20)
+
+    @property
+    def cache_bytes(self) -> int:
+        """`cache_mb` in bytes."""
+        return int(self.cache_mb * 2**20)
+
+    @property
     def predictions_per_sample(self) -> int:
         """Predictions of the student whose activations are held at once, for the memory estimate."""
         raise NotImplementedError
 
     def check_latent(self, latent: LatentConfig) -> None:
-        """Raise ValueError if the method cannot train with this λ; may fill in `latent.features`."""
+        """Raise ValueError if the method cannot train with this λ."""
+
+    def resolve_latent(self, latent: LatentConfig) -> LatentConfig:
+        """λ with the defaults of this method."""
+        return latent
 
 
 class RangeConfig(Section):

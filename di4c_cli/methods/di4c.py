@@ -15,22 +15,27 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from di4c_cli.denoiser import Denoiser, Prediction
+from di4c_cli.errors import UserError
 from di4c_cli.methods.base import Loss, Method, MethodSetup, flat_latents, repeat, repeat_label
 from di4c_cli.methods.di4c_config import Di4CConfig
+from di4c_cli.methods.di4c_times import alpha_at, sample_times
 from di4c_cli.methods.diagnostics import CollapseDetector, mixture_warnings
 from di4c_cli.methods.kernels import LossInputs, TermWeights, evaluate
+from di4c_cli.methods.kernels.accumulators import TERMS
 from di4c_cli.methods.noised_batch import NoisedBatch, TrainingSamples, corrupt_data, teacher_trajectory
-from di4c_cli.methods.teacher_step import analytical, confident, teacher_predictions
-from di4c_cli.methods.times import alpha_at, sample_times
+from di4c_cli.methods.teacher_step import (
+    analytical_teacher_step,
+    confidence_teacher_step,
+    teacher_predictions,
+)
 from di4c_cli.noise import Noise
 
-# The terms. log_t `(B, L, D, S)` is log p^{θ,d}(·|x_t; λ_i), log_u the same at x_u, log_k `(B, D, S)` the teacher's.
+# The terms. log_t `(B, L, D, S)` is log p^{θ,d}(·|x_t; λ_i), log_u the same at x_u; log_teacher `(B, D, S)`.
 
 
 def log_mean_exp(x: Tensor, dim: int) -> Tensor:
@@ -41,42 +46,44 @@ def log_mean_exp(x: Tensor, dim: int) -> Tensor:
 def log_likelihoods(log_t: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """log p^θ `(B, M)`, log p̄^θ `(B, M)` and log p^θ(·; λ_i) `(B, L, M)` of configurations x `(B, M, D)`."""
     index = x.clamp_max(log_t.shape[-1] - 1).transpose(1, 2)  # (B, D, M)
-    each = log_t.gather(3, index[:, None].expand(-1, log_t.shape[1], -1, -1)).sum(2)
+    single = log_t.gather(3, index[:, None].expand(-1, log_t.shape[1], -1, -1)).sum(2)
     product = log_mean_exp(log_t, 1).gather(2, index).sum(1)
-    return log_mean_exp(each, 1), product, each
+    return log_mean_exp(single, 1), product, single
 
 
 # Surrogate of the distillation loss, section A.1: Σ_d KL(p^{ψ,d} ‖ p^{θ,d}(·; λ)), averaged over λ.
-def distil(log_t: Tensor, log_k: Tensor) -> Tensor:
+def distil(log_t: Tensor, log_teacher: Tensor) -> Tensor:
     """`(B,)`: the student under every single λ against the teacher, at small times."""
-    return (log_k.exp()[:, None] * (log_k[:, None] - log_t)).sum((1, 2, 3)) / log_t.shape[1]
+    return (log_teacher.exp()[:, None] * (log_teacher[:, None] - log_t)).sum((1, 2, 3)) / log_t.shape[1]
 
 
 # Eq. marginal-loss, section A: Σ_d KL(p^{ψ,d} ‖ p̄^{θ,d}).
-def marginal(log_t: Tensor, log_k: Tensor) -> Tensor:
+def marginal(log_t: Tensor, log_teacher: Tensor) -> Tensor:
     """`(B,)`: the student's marginals against the teacher's."""
-    return (log_k.exp() * (log_k - log_mean_exp(log_t, 1))).sum((1, 2))
+    return (log_teacher.exp() * (log_teacher - log_mean_exp(log_t, 1))).sum((1, 2))
 
 
-# Eq. cv-data, section A.3: -log p^θ(x0|x_t) + log p̄^θ(x0|x_t); without a control variate eq. data-loss.
+# L_corr, section A.3, below eq. cv-data: -log p^θ(x0|x_t) + log p̄^θ(x0|x_t).
+# Without a control variate it is eq. data-loss, -log p^θ(x0|x_t).
 def corr(log_t: Tensor, x0: Tensor, control_variate: str) -> Tensor:
     """`(B,)`: the correlation term on data x0 `(B, D)`."""
     joint, product, _ = log_likelihoods(log_t, x0[:, None])
     return (-joint if control_variate == "none" else product - joint).squeeze(1)
 
 
-# Eq. monte-carlo and eq. consis-cv, section A.2: with x_j ~ p^θ(·|x_u; λ'_j),
-#   mean_j [-log p^θ(x_j|x_t) + log p̄^θ(x_j|x_t)] + Σ_d KL(E_λ' p^{θ,d}(·|x_u; λ') ‖ p̄^{θ,d}).
-# Section E.2 replaces log p̄ by the mean of log p(·; λ_i) (`convex`); `none` is eq. monte-carlo without a variate.
+# Eq. consis-cv, section A.2: with η_j = (x_u^j, λ'_j), x_u^j ~ p^ψ_{u|t}(·|x_t) (eq. product_ts) and x_j ~ p^θ(·|η_j),
+#   mean_j [-log p^θ(x_j|x_t) + log p̄^θ(x_j|x_t)] + mean_j Σ_d H(p^{θ,d}(·|η_j), p̄^{θ,d}(·|x_t))   (eq. cv-computation).
+# The second part is reported as KL(mean_j p^{θ,d}(·|η_j) ‖ p̄^{θ,d}), which differs by an entropy without gradient.
+# `convex` (E.2) has the mean of log p(·; λ_i) in place of log p̄; `none` is eq. monte-carlo, without a second part.
 def consis(log_t: Tensor, log_u: Tensor, x: Tensor, control_variate: str) -> tuple[Tensor, Tensor]:
-    """Both parts `(B,)` of the consistency term from samples x `(B, L, D)` of the student at u."""
-    joint, product, each = log_likelihoods(log_t, x)
+    """Both parts `(B,)` of the consistency term; x `(B, L, D)` are the x_j, log_u the student at the η_j."""
+    joint, product, single = log_likelihoods(log_t, x)
     mean_u = log_mean_exp(log_u, 1)
     if control_variate == "none":
         return -joint.mean(1), torch.zeros_like(joint[:, 0])
     if control_variate == "convex":
         second = (mean_u.exp()[:, None] * (mean_u[:, None] - log_t)).sum((1, 2, 3)) / log_t.shape[1]
-        return (each.mean(1) - joint).mean(1), second
+        return (single.mean(1) - joint).mean(1), second
     return (product - joint).mean(1), (mean_u.exp() * (mean_u - log_mean_exp(log_t, 1))).sum((1, 2))
 
 
@@ -87,13 +94,15 @@ def dense_terms(inputs: LossInputs, student: Prediction) -> dict[str, Tensor]:
     log_t = dense_log_probs(student).unflatten(0, (-1, p.latents))
     if p.teacher is not None:
         with torch.no_grad():
-            log_k = log_mean_exp(dense_log_probs(p.teacher).unflatten(0, (-1, p.teacher_latents)), 1)
-        terms |= {"marginal": marginal(log_t, log_k), "distil": distil(log_t, log_k)}
+            log_teacher = log_mean_exp(dense_log_probs(p.teacher).unflatten(0, (-1, p.teacher_latents)), 1)
+        terms |= {"marginal": marginal(log_t, log_teacher), "distil": distil(log_t, log_teacher)}
     if p.student_u is not None:
+        assert p.place is not None
         with torch.no_grad():
-            log_u = dense_log_probs(p.student_u).unflatten(0, (-1, p.latents))
+            log_u = dense_log_probs(p.student_u).unflatten(0, (-1, p.latents))[p.place.clamp_min(0)]
             x = draw_consistency_samples(log_u, p)
-        first, second = consis(log_t, log_u, x, p.control_variate)
+        here = p.place >= 0  # the other samples have no student at u
+        first, second = (torch.where(here, part, 0.0) for part in consis(log_t, log_u, x, p.control_variate))
         terms |= {"consis_corr": first, "consis_indep": second, "consis": first + second}
     if p.x0 is not None:
         terms["corr"] = corr(log_t, p.x0, p.control_variate)
@@ -106,12 +115,10 @@ def dense_log_probs(prediction: Prediction) -> Tensor:
 
 
 def draw_consistency_samples(log_u: Tensor, inputs: LossInputs) -> Tensor:
-    """x_j `(B, L, D)`, one under each λ': given, by the inverse CDF of given uniforms, or by Gumbel noise."""
+    """x_j `(B, L, D)`, one under each λ': given, or by the inverse CDF of given uniforms."""
     if inputs.samples is not None:
         return inputs.samples
-    if inputs.uniform is None:
-        noise = 1e-10 - (torch.rand_like(log_u) + 1e-10).log()
-        return (log_u.exp() / noise).argmax(-1)
+    assert inputs.uniform is not None
     cumulative = log_u.exp().cumsum(-1)
     goal = inputs.uniform.to(cumulative)[..., None] * cumulative[..., -1:]
     return torch.searchsorted(cumulative, goal).squeeze(-1).clamp_max(log_u.shape[-1] - 1)
@@ -119,16 +126,9 @@ def draw_consistency_samples(log_u: Tensor, inputs: LossInputs) -> Tensor:
 
 def dense_loss(inputs: LossInputs, student: Prediction) -> Tensor:
     """Mean over the samples of Σ weight · term."""
-    terms, weights = dense_terms(inputs, student), inputs.weights
-    named = {
-        "distil": weights.distil,
-        "consis": weights.consis,
-        "corr": weights.corr,
-        "marginal": weights.marginal,
-    }
-    return (
-        torch.stack([weight * terms[name] for name, weight in named.items() if name in terms]).sum(0).mean()
-    )
+    terms = dense_terms(inputs, student)
+    weighted = [getattr(inputs.weights, name) * terms[name] for name in TERMS if name in terms]
+    return torch.stack(weighted).sum(0).mean()
 
 
 # The method: times, samples and predictions that the terms need.
@@ -137,7 +137,6 @@ def dense_loss(inputs: LossInputs, student: Prediction) -> Tensor:
 class Di4C(Method):
     """distil + consis + α_t corr + marginal, with the weights, times and branches of its config."""
 
-    needs_teacher: ClassVar[bool] = True
     config: Di4CConfig
 
     def __init__(
@@ -148,8 +147,12 @@ class Di4C(Method):
         setup: MethodSetup | None = None,
     ) -> None:
         super().__init__(config, student, teacher, setup)
-        if config.stratified and student.latent is not None:
-            student.latent.check_stratified()
+        # the recipe is checked; a mixture teacher brings its own λ
+        if config.stratified and student.latent is not None and not student.latent.is_one_uniform_number:
+            raise UserError(
+                "method.stratified needs λ of one uniform number, and this student's λ is not.",
+                "Add --set method.stratified=false.",
+            )
 
     def collapse_detector(self) -> CollapseDetector:
         return CollapseDetector(mixture_warnings(self.config.latents))
@@ -217,14 +220,16 @@ class Di4C(Method):
         """Everything at t but the student: the teacher, x_u, and the student at u where it is needed."""
         count, x_t, times = self.config.latents, batch.x_t, batch.times
         weights = self.weights(batch)
-        teacher, each = teacher_predictions(self.teacher, x_t, times.t, batch.label, count, batch.noise)
+        teacher, teacher_latents = teacher_predictions(
+            self.teacher, x_t, times.t, batch.label, count, batch.noise
+        )
         inputs = replace(
-            self._inputs(x_t, count, weights), teacher=teacher, teacher_latents=each, x0=batch.x0
+            self._inputs(x_t, count, weights), teacher=teacher, teacher_latents=teacher_latents, x0=batch.x0
         )
         chosen = (weights.consis != 0).nonzero().squeeze(1)
         if not len(chosen):
             return inputs
-        x_u = self._one_step(batch, teacher, each, inputs.chunk_bytes)
+        x_u = self._one_step(batch, teacher, teacher_latents, inputs.chunk_bytes)
         lam = self._latents(batch, "lam/u", x_u, times.u)
         student_u = self.student.predict(
             x_u[chosen].flatten(0, 1),
@@ -248,8 +253,8 @@ class Di4C(Method):
         delta = batch.times.delta.flatten()
         uniform = batch.noise.uniform("corrupt/delta", count, batch.x_t.shape[1])
         x_delta = self.teacher.process.corrupt(repeat(batch.x0, count), delta, uniform.flatten(0, 1))
-        each = x_delta.unflatten(0, (-1, count)), batch.times.delta, batch.label
-        lam = flat_latents(self.teacher.draw_latent(batch.noise, "lam/teacher/delta", *each, count))
+        given = x_delta.unflatten(0, (-1, count)), batch.times.delta, batch.label
+        lam = flat_latents(self.teacher.draw_latent(batch.noise, "lam/teacher/delta", *given, count))
         teacher = self.teacher.predict(x_delta, delta, repeat_label(batch.label, count), lam)
         zero = torch.zeros_like(delta)
         weights = TermWeights(repeat(self.distil_weight(batch), count), zero, zero, zero)
@@ -278,15 +283,17 @@ class Di4C(Method):
             batch.noise, name, x, t, batch.label, c.latents, stratified=c.stratified
         )
 
-    def _one_step(self, batch: NoisedBatch, teacher: Prediction, each: int, budget: int) -> Tensor:
+    def _one_step(self, batch: NoisedBatch, teacher: Prediction, teacher_latents: int, budget: int) -> Tensor:
         """x_u `(B, L, D)`, L draws of the teacher's step from x_t."""
         count = self.config.latents
         if self.config.teacher_step == "confidence":
-            return confident(teacher, each, batch.x_t, batch.times, batch.noise, count)
+            return confidence_teacher_step(
+                teacher, teacher_latents, batch.x_t, batch.times, batch.noise, count
+            )
         uniform = batch.noise.uniform("step/u", count, batch.x_t.shape[1], 2)
-        return analytical(teacher, each, batch.x_t, batch.times, uniform, budget)
+        return analytical_teacher_step(teacher, teacher_latents, batch.x_t, batch.times, uniform, budget)
 
     def _inputs(self, x_t: Tensor, latents: int, weights: TermWeights) -> LossInputs:
         c = self.config
-        chunk, cache = (int(size * 2**20) for size in (c.chunk_mb, c.cache_mb))
-        return LossInputs(x_t, latents, weights, c.control_variate, chunk_bytes=chunk, cache_bytes=cache)
+        variate, chunk, cache = c.control_variate, c.chunk_bytes, c.cache_bytes
+        return LossInputs(x_t, latents, weights, variate, chunk_bytes=chunk, cache_bytes=cache)

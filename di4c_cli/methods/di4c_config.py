@@ -51,6 +51,9 @@ class Di4CConfig(MethodConfig):
     """The paper's loss: distil + consis + α_t corr + marginal (paper sections 3, A, F)."""
 
     implementation: ClassVar[str] = "di4c_cli.methods.di4c:Di4C"
+    card: ClassVar[str] = (
+        "the method of *Distillation of Discrete Diffusion through Dimensional Correlations* (Di4C)"
+    )
     live_metrics: ClassVar[tuple[str, ...]] = (
         "loss",
         "distil",
@@ -67,13 +70,16 @@ class Di4CConfig(MethodConfig):
     )
     branch: Literal["both", "split"] = Field(
         "split",
-        description="`both`: distil at its own δ and consis at t (eq. loss-cifar10); `split`: t ≤ δ distils",
+        description="`both`: distil at its own δ and consis at t (eq. loss-cifar10); `split`: t ≤ δ distils, "
+        "larger t have the consistency term (eq. loss-sdtt; eq. loss-maskgit with δ = Δt)",
     )
     distil_weight: Weight | Literal["1/step"] = Field(1.0, description="`1/step` is 1/Δt (eq. loss-maskgit)")
     consis_weight: float = Field(1.0, ge=0, description="weight of the consistency term")
     marginal_weight: float = Field(1.0, ge=0, description="weight of the marginal term")
     control_variate: Literal["marginal", "convex", "none"] = Field(
-        "marginal", description="control variate of the consistency term; `none` is the paper's w/o CV"
+        "marginal",
+        description="of the consistency term and, except for `convex`, of the correlation term on data; "
+        "the paper's w/o CV is `none` with marginal_weight 0",
     )
     alpha: AlphaConfig = Field(
         default_factory=AlphaConfig, description="weight of the correlation term on data"

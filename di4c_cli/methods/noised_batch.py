@@ -10,7 +10,7 @@ from torch import Tensor
 
 from di4c_cli.denoiser import Denoiser
 from di4c_cli.errors import UserError
-from di4c_cli.methods.times import SampledTimes
+from di4c_cli.methods.di4c_times import SampledTimes
 from di4c_cli.noise import Noise
 from di4c_cli.process import Process
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from di4c_cli.denoiser import Denoiser, Prediction
 from di4c_cli.errors import UserError
 from di4c_cli.methods.base import repeat, repeat_label
-from di4c_cli.methods.times import SampledTimes
+from di4c_cli.methods.di4c_times import SampledTimes
 from di4c_cli.noise import Noise
 from di4c_cli.process import Masked
 from di4c_cli.sampler.confidence import confidence_step
@@ -32,19 +32,25 @@ def teacher_predictions(
     return many, count
 
 
-def analytical(
-    prediction: Prediction, each: int, x_t: Tensor, times: SampledTimes, uniform: Tensor, budget: int
+def analytical_teacher_step(
+    prediction: Prediction,
+    teacher_latents: int,
+    x_t: Tensor,
+    times: SampledTimes,
+    uniform: Tensor,
+    budget: int,
 ) -> Tensor:
     """x_u `(B, L, D)` by the analytical step (eq. dimiwise-analytical) from uniforms `(B, L, D, 2)`.
 
-    `prediction` holds `each` = 1 or L predictions per sample. Positions are worked in slices, so that the
+    `prediction` holds `teacher_latents` = 1 or L predictions per sample. Positions are worked in slices, so that the
     `(B, L, D, S)` probabilities of a process without a mask never exist at once; `budget` is the size of a
     slice in bytes.
     """
     shape = uniform.shape[:3]
     t, u = times.t, times.u
-    if each > 1:
-        uniform, x_t, t, u = uniform.flatten(0, 1), repeat(x_t, each), repeat(t, each), repeat(u, each)
+    if teacher_latents > 1:
+        uniform = uniform.flatten(0, 1)
+        x_t, t, u = (repeat(x, teacher_latents) for x in (x_t, t, u))
     width = max(1, budget // (8 * shape[0] * shape[1] * prediction.process.symbols))
     parts = []
     for start in range(0, shape[2], width):
@@ -57,10 +63,10 @@ def analytical(
     return torch.cat(parts, -1).view(shape)
 
 
-def confident(
-    prediction: Prediction, each: int, x_t: Tensor, times: SampledTimes, noise: Noise, count: int
+def confidence_teacher_step(
+    prediction: Prediction, teacher_latents: int, x_t: Tensor, times: SampledTimes, noise: Noise, count: int
 ) -> Tensor:
-    """x_u `(B, L, D)` by one confidence step, as MaskGIT's published code takes it (section mg-sampling).
+    """x_u `(B, L, D)` by one confidence step (section F.2.2).
 
     n(t, u) positions are revealed, at least one; the Gumbel scale is that of a sampler with 1/Δt steps.
     """
@@ -73,7 +79,7 @@ def confident(
         [gumbel_scale(t[None], max(1, round(1 / float(h)))) for t, h in zip(times.t, times.step)]
     )
     shape = value.shape
-    if each > 1:
-        value, gumbel, x_t = value.flatten(0, 1), gumbel.flatten(0, 1), repeat(x_t, each)
-        number, scale = repeat(number, each), repeat(scale, each)
+    if teacher_latents > 1:
+        value, gumbel, x_t = value.flatten(0, 1), gumbel.flatten(0, 1), repeat(x_t, teacher_latents)
+        number, scale = repeat(number, teacher_latents), repeat(scale, teacher_latents)
     return confidence_step(prediction, x_t, number, scale, value, gumbel).view(shape)

@@ -3,12 +3,13 @@
 In the paper's terms it trains the mixture of section 3.2, p^θ(x0|x_t) = E_λ Π_d p^{θ,d}(x0^d|x_t; λ), on the data term
 (eq. data-loss), with a variational bound in place of Monte Carlo over λ. An encoder q(λ|x0, x_t) proposes λ, and
 
-    -log p^θ(x0|x_t) ≤ E_q[-Σ_d log p^{θ,d}(x0^d|x_t; λ)] + β KL(q(λ|x0, x_t) ‖ p(λ))      at β = 1.
+    -log p^θ(x0|x_t) ≤ E_q[-Σ_d log p^{θ,d}(x0^d|x_t; λ)] + KL(q(λ|x0, x_t) ‖ N(0, I)).
 
-The first part is the reconstruction, the sum at β = 1 the negative ELBO. β rises during training (KL annealing),
-because the posterior collapses if β = 1 from the first step. L Monte Carlo draws of λ can show at most log L nats of
-correlation; the encoder has no such limit. With several samples of q the bound is the importance-weighted one (IWAE).
-The learned prior of the student (`latent.prior: learned`) is trained on detached samples of q, beside the bound.
+The first part is the reconstruction, the sum the negative ELBO of the mixture with a standard normal prior. Training
+weights the KL with β, which rises to 1 (KL annealing): with β = 1 from the first step the posterior collapses. L Monte
+Carlo draws of λ can show at most log L nats of correlation; the encoder has no such limit. With several samples of q
+the bound is the importance-weighted one (IWAE). The learned prior of the student (`latent.prior: learned`) is trained
+on detached samples of q, beside the bound; it replaces N(0, I) in sampling and does not enter the bound.
 
 Teacher and data enter through x0 alone: data, the teacher's own samples (`training.synthetic_share`), or both.
 Relatives in the literature: VADD, Coupling Models and DiLaDiff, which train a latent with an encoder and a (learned)
@@ -18,17 +19,17 @@ prior from data.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from di4c_cli.denoiser import Denoiser, Prediction
+from di4c_cli.draw import finest
+from di4c_cli.errors import UserError
 from di4c_cli.latent.encoder import Encoder, kl_to_standard_normal
 from di4c_cli.methods.base import Loss, Method, MethodSetup, repeat, repeat_label
 from di4c_cli.methods.diagnostics import CollapseDetector, kl_warnings
-from di4c_cli.methods.kernels import LossInputs, TermWeights, evaluate
+from di4c_cli.methods.kernels import negative_log_likelihood
 from di4c_cli.methods.noised_batch import TrainingSamples, corrupt_data
 from di4c_cli.methods.times import sample_time
 from di4c_cli.methods.variational_config import KLWeightConfig, VariationalConfig
@@ -51,7 +52,6 @@ def kl_weight(config: KLWeightConfig, progress: float) -> float:
 class Variational(Method):
     """Reconstruction + β KL, plus the loss of the learned prior if the student has one."""
 
-    needs_teacher: ClassVar[bool] = False
     config: VariationalConfig
 
     def __init__(
@@ -62,6 +62,11 @@ class Variational(Method):
         setup: MethodSetup | None = None,
     ) -> None:
         super().__init__(config, student, teacher, setup)
+        if student.latent is None or student.latent.distribution != "normal":
+            # the recipe is checked; a mixture teacher brings its own λ
+            raise UserError(
+                "The variational method needs a normal λ.", "Add --set latent.distribution=normal."
+            )
         seed = f"{self.setup.seed}:posterior:{self.setup.round_number}"
         states = student.process.states
         encoder = Encoder(student.latent, states, student.length, config.encoder_width, seed)
@@ -91,19 +96,18 @@ class Variational(Method):
         draw = noise.normal("lam/posterior", *((count, size) if count > 1 else (size,)))
         draw = draw.to(mean).view(-1, count, size)
         lam = mean[:, None] + (0.5 * log_variance[:, None]).exp() * draw
-        inputs, prediction = self._decode(x0, x_t, t, label, lam)
+        prediction = self._decode(x_t, t, label, lam)
         kl = kl_to_standard_normal(mean, log_variance)
         if count == 1:
-            nll, out = evaluate(inputs, prediction)
+            nll, reconstruction = self._reconstruction(prediction, x0, torch.ones_like(t))
             total = nll + beta * kl.mean().to(nll)
-            reconstruction = out.terms["corr"]
             known_kl = kl.detach().to(reconstruction)
             each, elbo = reconstruction + beta * known_kl, reconstruction + known_kl
         else:
             ratio = 0.5 * (draw.square() + log_variance[:, None] - lam.square()).sum(
                 -1
             )  # log p(λ) - log q(λ)
-            total, each, elbo, reconstruction = importance_weighted(inputs, prediction, ratio, beta)
+            total, each, elbo, reconstruction = self._importance_weighted(prediction, x0, ratio, beta)
         terms = {
             "reconstruction": reconstruction,
             "kl": kl.detach().to(reconstruction),
@@ -115,24 +119,41 @@ class Variational(Method):
             terms["prior_loss"] = prior.detach().to(reconstruction)
         return Loss(total, terms | {"total": each})
 
-    def _decode(
-        self, x0: Tensor, x_t: Tensor, t: Tensor, label: Tensor | None, lam: Tensor
-    ) -> tuple[LossInputs, Prediction]:
-        """The student under every λ `(B, K, size)`, and -log p(x0|x_t; λ) as a loss of B·K samples."""
+    def _decode(self, x_t: Tensor, t: Tensor, label: Tensor | None, lam: Tensor) -> Prediction:
+        """The student at x_t under every λ `(B, K, size)`, B·K samples in all."""
         count, size = lam.shape[1:]
         flat = lam.flatten(0, 1).to(self.student.time_dtype)
-        x_t, x0 = repeat(x_t, count), repeat(x0, count)
-        prediction = self.student.predict(
-            x_t,
+        return self.student.predict(
+            repeat(x_t, count),
             repeat(t, count),
             repeat_label(label, count),
             flat.squeeze(-1) if size == 1 else flat,
             self.setup.dropout,
         )
-        one, zero = (fill(t).repeat_interleave(count) for fill in (torch.ones_like, torch.zeros_like))
-        chunk, cache = (int(mb * 2**20) for mb in (self.config.chunk_mb, self.config.cache_mb))
-        weights = TermWeights(zero, zero, one, zero)
-        return LossInputs(x_t, 1, weights, "none", x0=x0, chunk_bytes=chunk, cache_bytes=cache), prediction
+
+    def _reconstruction(self, prediction: Prediction, x0: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """Weighted mean of -log p(x0|x_t; λ) with a graph, and its values per λ."""
+        sizes = self.config.chunk_bytes, self.config.cache_bytes
+        return negative_log_likelihood(prediction, repeat(x0, len(weight) // len(x0)), weight, *sizes)
+
+    def _importance_weighted(
+        self, prediction: Prediction, x0: Tensor, ratio: Tensor, beta: float
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The IWAE bound E_q[-log 1/K Σ_k p(x0|x_t; λ_k) (p(λ_k)/q(λ_k))^β] from log ratios `(B, K)`.
+
+        Returns its mean with a graph; its value per sample at β and at 1; the weighted -log p(x0|x_t; λ_k). Since
+        ∇ -log Σ_k exp(s_k) = -Σ_k softmax(s)_k ∇s_k, one evaluation with known weights gives the gradient.
+        """
+        count = ratio.shape[1]
+        with torch.no_grad():
+            ones = torch.ones(ratio.numel(), dtype=finest(ratio.device), device=ratio.device)
+            nll = self._reconstruction(prediction, x0, ones)[1].view(-1, count)
+        known = ratio.detach().to(nll)
+        each, elbo = (math.log(count) - torch.logsumexp(b * known - nll, 1) for b in (beta, 1.0))
+        weight = torch.softmax(beta * known - nll, 1)
+        surrogate = self._reconstruction(prediction, x0, (count * weight).flatten())[0]
+        surrogate = surrogate - beta * (weight.to(ratio) * ratio).sum(1).mean().to(surrogate)
+        return surrogate + (each.mean() - surrogate).detach(), each, elbo, (weight * nll).sum(1)
 
     def prior_loss(
         self, mean: Tensor, log_variance: Tensor, x_t: Tensor, t: Tensor, label: Tensor | None, noise: Noise
@@ -144,23 +165,3 @@ class Variational(Method):
         draw = noise.normal("law", count, 2, mean.shape[1]).to(mean)
         lam = mean[:, None] + (0.5 * log_variance[:, None]).exp() * draw[:, :, 0]
         return prior.flow_matching_loss(lam, draw[:, :, 1], x_t, t, label)
-
-
-def importance_weighted(
-    inputs: LossInputs, prediction: Prediction, ratio: Tensor, beta: float
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The IWAE bound E_q[-log 1/K Σ_k p(x0|x_t; λ_k) (p(λ_k)/q(λ_k))^β] from log ratios `(B, K)`.
-
-    Returns its mean with a graph; its value per sample at β and at 1; the weighted -log p(x0|x_t; λ_k). Since
-    ∇ -log Σ_k exp(s_k) = -Σ_k softmax(s)_k ∇s_k, one evaluation with known weights gives the gradient.
-    """
-    count = ratio.shape[1]
-    with torch.no_grad():
-        nll = evaluate(inputs, prediction)[1].terms["corr"].view(-1, count)
-    known = ratio.detach().to(nll)
-    each, elbo = (math.log(count) - torch.logsumexp(b * known - nll, 1) for b in (beta, 1.0))
-    weight = torch.softmax(beta * known - nll, 1)
-    weights = replace(inputs.weights, corr=(count * weight).flatten().to(inputs.weights.corr))
-    surrogate = evaluate(replace(inputs, weights=weights), prediction)[0]
-    surrogate = surrogate - beta * (weight.to(ratio) * ratio).sum(1).mean().to(surrogate)
-    return surrogate + (each.mean() - surrogate).detach(), each, elbo, (weight * nll).sum(1)

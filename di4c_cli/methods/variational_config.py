@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class KLWeightConfig(Section):
-    """KL annealing: β is `start`, then rises linearly to 1 between two shares of the training."""
+    """KL annealing: β is the maximum of `start` and a line from 0 to 1 between two shares of the training."""
 
     start: float = Field(0.05, ge=0, le=1, description="β at the start of a round")
     rise_from: float = Field(0.25, ge=0, le=1, description="share of the training at which the line starts")
@@ -32,7 +32,11 @@ class VariationalConfig(MethodConfig):
 
     implementation: ClassVar[str] = "di4c_cli.methods.variational:Variational"
     live_metrics: ClassVar[tuple[str, ...]] = ("loss", "reconstruction", "kl", "prior_loss")
-    needs_x0: ClassVar[bool] = True
+    needs_teacher: ClassVar[bool] = False
+    pool_without_data: ClassVar[bool] = True
+    card: ClassVar[str] = (
+        "a variational bound on the mixture: an encoder of λ, KL annealing and a learned prior of λ"
+    )
 
     name: Literal["variational"] = Field("variational", description="the training method")
     time: TimeConfig = Field(default_factory=TimeConfig, description="distribution of t")
@@ -54,5 +58,7 @@ class VariationalConfig(MethodConfig):
                 "the variational method needs latent.distribution: normal and latent.features: raw; "
                 "--method di4c trains with any λ"
             )
-        if latent.features is None:
-            latent.features = "raw"
+
+    def resolve_latent(self, latent: LatentConfig) -> LatentConfig:
+        """Raw features: the encoder moves λ by small amounts, which sinusoids would blur."""
+        return latent.model_copy(update={"features": latent.features or "raw"})

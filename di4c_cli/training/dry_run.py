@@ -18,13 +18,11 @@ from di4c_cli.data.batch import Batch
 from di4c_cli.data.source import probe
 from di4c_cli.data.stream import Wanted
 from di4c_cli.errors import Di4cError
-from di4c_cli.methods import implementation
-from di4c_cli.methods.base import MethodSetup
 from di4c_cli.model import Model, load
 from di4c_cli.noise import Noise
 from di4c_cli.recipe import Recipe
 from di4c_cli.teacher.remote import remote
-from di4c_cli.training.estimate import Memory, available, count, estimate, on_meta
+from di4c_cli.training.estimate import Memory, available, count, estimate
 from di4c_cli.training.loop import RunContext, TrainingLoop
 from di4c_cli.training.plan import make_batch_plan
 from di4c_cli.training.processes import make_accelerator
@@ -32,7 +30,7 @@ from di4c_cli.training.published import published_config
 from di4c_cli.training.round_data import data_spec, pool_size
 from di4c_cli.training.run_folder import RunFolder
 from di4c_cli.training.signals import StopRequest
-from di4c_cli.training.student_init import new_student, student_config
+from di4c_cli.training.student_init import build_method, new_student, on_meta, student_config
 
 TIMED_SAMPLES = 16
 """Teacher samples that are drawn to estimate the time of the whole pool."""
@@ -155,10 +153,8 @@ def _measure(
         found.measured = "not measured: it would not fit this device"
         return
     config = student_config(model, share, 1)
-    method_class = implementation(share.method)
-    teacher = copy.deepcopy(model.denoiser).to(accelerator.device) if method_class.needs_teacher else None
-    setup = MethodSetup(share.seed, 1, share.training.dropout > 0, share.data == "teacher")
-    method = method_class(share.method, new_student(model, config, share, 1), teacher, setup)
+    teacher = copy.deepcopy(model.denoiser).to(accelerator.device) if share.method.needs_teacher else None
+    method = build_method(share, new_student(model, config, share, 1), teacher, 1)
     context = RunContext(
         Path(), None, StopRequest(loud=False), lambda row: None, lambda step, tensors: None, lambda text: None
     )

@@ -13,11 +13,9 @@ from torch.nn import functional
 
 from di4c_cli.config import ModelConfig
 from di4c_cli.denoiser import Denoiser
-from di4c_cli.methods import implementation
-from di4c_cli.methods.base import MethodSetup
 from di4c_cli.recipe import Recipe
-from di4c_cli.student import build
 from di4c_cli.training.plan import BatchPlan
+from di4c_cli.training.student_init import method_on_meta, on_meta
 
 FLOAT32 = 4
 
@@ -37,12 +35,6 @@ class Memory:
     @property
     def total(self) -> int:
         return sum(asdict(self).values())
-
-
-def on_meta(config: ModelConfig) -> Denoiser:
-    """The denoiser with its shapes and without its numbers."""
-    with torch.device("meta"):
-        return build(config)
 
 
 def count(module: nn.Module | None) -> int:
@@ -118,12 +110,9 @@ def _blocks(network: nn.Module) -> int:
 
 def estimate(config: ModelConfig, teacher: ModelConfig, recipe: Recipe, plan: BatchPlan) -> Memory:
     """Peak memory of one process; what the frameworks themselves take comes on top."""
-    method_class = implementation(recipe.method)
-    with torch.device("meta"):
-        method = method_class(recipe.method, on_meta(config), None, MethodSetup())
+    method = method_on_meta(recipe, config, teacher)
     weights = count(method) * FLOAT32
-    frozen = count(on_meta(teacher)) * FLOAT32 if method_class.needs_teacher else 0
-    chunk = int((recipe.method.chunk_mb + recipe.method.cache_mb) * 2**20)
+    frozen = count(on_meta(teacher)) * FLOAT32 if recipe.method.needs_teacher else 0
     sequences = plan.micro * recipe.method.predictions_per_sample
     casts = weights // 2 if recipe.training.precision != "no" else 0
     return Memory(
@@ -131,9 +120,9 @@ def estimate(config: ModelConfig, teacher: ModelConfig, recipe: Recipe, plan: Ba
         teacher=frozen,
         gradients=weights,
         optimizer=2 * weights,
-        ema=weights,
+        ema=count(method.student.network) * FLOAT32,
         activations=activation_bytes(config, recipe, sequences),
-        loss_chunk=chunk,
+        loss_chunk=recipe.method.chunk_bytes + recipe.method.cache_bytes,
     )
 
 

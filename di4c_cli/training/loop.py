@@ -12,7 +12,7 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from di4c_cli.data.batch import Source
-from di4c_cli.errors import Failure
+from di4c_cli.errors import Failure, UserError
 from di4c_cli.methods.base import Method
 from di4c_cli.noise import Noise, sample_seeds
 from di4c_cli.recipe import Recipe
@@ -20,7 +20,7 @@ from di4c_cli.training import checkpoint
 from di4c_cli.training.checkpoint import Progress, Trained
 from di4c_cli.training.ema import Ema
 from di4c_cli.training.metrics import MetricsFile, Row, StepFigures, number
-from di4c_cli.training.optimizer import build_optimizer, learning_rate, set_rate
+from di4c_cli.training.optimizer import build_optimizer, learning_rate, part_settings
 from di4c_cli.training.plan import make_batch_plan
 from di4c_cli.training.run_folder import checkpoint_folders
 from di4c_cli.training.signals import Stopped, StopRequest
@@ -63,12 +63,17 @@ class TrainingLoop:
         if plugin is not None:  # DeepSpeed would look for these in a data loader
             plugin.deepspeed_config["train_micro_batch_size_per_gpu"] = self.plan.micro
             plugin.deepspeed_config["gradient_accumulation_steps"] = self.plan.passes
-        optimizer = build_optimizer(method.parameters(), recipe.training.optimizer)
+        parts = method.parts()
+        if plugin is not None and len(parts) > 1:
+            raise UserError("DeepSpeed trains methods with one part only.", "Use ddp or fsdp2.")
+        self.settings = part_settings(parts, recipe.training.optimizer)
+        optimizer = build_optimizer(parts, self.settings)
         self.module, self.optimizer = accelerator.prepare(method, optimizer)
         self.ema = Ema(self.network, recipe.training.ema)
         self.trained = Trained(accelerator, self.module, self.optimizer, self.ema)
         self.progress = Progress(round=number)
-        self._names: list[str] = []
+        self._names: list[list[str]] = [[] for _ in parts]
+        self._updates = method.updates
         self._detector = method.collapse_detector()
 
     @property
@@ -114,44 +119,67 @@ class TrainingLoop:
         checkpoint.save(self.context.checkpoints, self.progress, self.trained, self.recipe.training.keep)
 
     def step(self) -> bool:
-        """One iteration; true if a process was asked to stop."""
-        start, settings, progress = time.monotonic(), self.recipe.training, self.progress
-        rate = learning_rate(settings.optimizer, progress.step, settings.iterations)
-        set_rate(self.trained.inner_optimizer, rate)
-        figures = self._backward()
-        norm = self._clip()
-        row, stop = figures.reduce(self.accelerator, self.plan.passes, self.context.stop.asked, self._names)
-        good = row["loss"] is not None and number(norm) is not None
-        if good or self.accelerator.scaler is not None:
-            # with fp16 the scaler itself skips a bad step and learns a smaller scale from it
-            self.optimizer.step()
-        if good:
-            self.ema.update(self.network)
-        self.optimizer.zero_grad()
+        """One iteration: an update of every part whose turn it is; true if a process was asked to stop."""
+        start, progress = time.monotonic(), self.progress
+        row: Row = {}
+        good, stop, norm = True, False, 0.0
+        for part in self._updates(progress.step):
+            figures, fine, asked, part_norm = self._update(part)
+            good, stop = good and fine, stop or asked
+            if part == 0:
+                norm = part_norm
+            row = figures | row if part else row | figures  # `loss` is that of part 0
         progress.step += 1
         progress.skipped += not good
         progress.bad_in_a_row = 0 if good else progress.bad_in_a_row + 1
         progress.seconds += time.monotonic() - start
+        rate = learning_rate(self.settings[0], progress.step - 1, self.recipe.training.iterations)
         self._record(row, norm, rate, good, time.monotonic() - start)
-        # alone, a process need not wait for the next exchange to hear of a signal
+        # a single process need not wait for the next exchange to react to a signal
         return stop or (self.accelerator.num_processes == 1 and self.context.stop.asked)
 
-    def _backward(self) -> StepFigures:
+    def _update(self, part: int) -> tuple[Row, bool, bool, float]:
+        """Backward passes and optimizer step of one part; its figures, whether they are finite, stop, gradient norm."""
+        # FSDP replaces parameters, so the optimizer's groups are the ones to use
+        groups = self.trained.inner_optimizer.param_groups
+        for group, settings in zip(groups, self.settings):
+            group["lr"] = learning_rate(settings, self.progress.step, self.recipe.training.iterations)
+        figures = self._backward(part)
+        for number_of_group, group in enumerate(groups):
+            if number_of_group != part:
+                for parameter in group["params"]:
+                    parameter.grad = None  # Adam skips it: its state stays as it is
+        norm = self._clip(groups[part]["params"], self.settings[part].clip)
+        row, stop = figures.reduce(
+            self.accelerator, self.plan.passes, self.context.stop.asked, self._names[part]
+        )
+        good = row["loss"] is not None and number(norm) is not None
+        if good or self.accelerator.scaler is not None:
+            # with fp16 the scaler itself skips a bad step and learns a smaller scale from it
+            self.optimizer.step()
+        if good and part == 0:
+            self.ema.update(self.network)
+        self.optimizer.zero_grad()
+        return row, good, stop, norm
+
+    def _backward(self, part: int) -> StepFigures:
         progress, rank, figures = self.progress, self.accelerator.process_index, StepFigures()
-        seed_dropout(self.recipe.seed, progress.round, progress.step, rank)
+        suffix = f"/{part}" if part else ""
+        seed_dropout(self.recipe.seed, f"{progress.round}{suffix}", progress.step, rank)
         for first in self.plan.starts(progress.step, rank):
             batch = self.source.read(first, self.plan.micro).to(self.accelerator.device)
-            noise = Noise(self.recipe.seed, batch.index, f"train/{progress.round}", self.accelerator.device)
+            stream = f"train/{progress.round}{suffix}"
+            noise = Noise(self.recipe.seed, batch.index, stream, self.accelerator.device)
             with self.accelerator.accumulate(self.module):
-                result = self.module(batch, noise, progress.step / self.recipe.training.iterations)
+                share = progress.step / self.recipe.training.iterations
+                result = self.module(batch, noise, share, part)
                 self.accelerator.backward(result[0])
             figures.add(*result)
         return figures
 
-    def _clip(self) -> float:
-        """Clip; gives the norm before, that of the averaged gradient, so all processes see the same."""
-        limit = self.recipe.training.optimizer.clip
-        norm = self.accelerator.clip_grad_norm_(self.module.parameters(), limit or float("inf"))
+    def _clip(self, parameters: list[torch.nn.Parameter], limit: float | None) -> float:
+        """Clip; returns the norm of the averaged gradient before clipping, the same in all processes."""
+        norm = self.accelerator.clip_grad_norm_(parameters, limit or float("inf"))
         if norm is None:  # DeepSpeed clips inside its own step
             return 0.0
         whole = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
@@ -186,7 +214,7 @@ class TrainingLoop:
         )
 
 
-def seed_dropout(seed: int, round_number: int, step: int, rank: int) -> None:
+def seed_dropout(seed: int, stream: str, step: int, rank: int) -> None:
     """Seed torch's global generator, which only dropout uses, so that a resumed run draws the same masks."""
-    (value,) = sample_seeds(f"{seed}:dropout:{round_number}:{rank}", [step])
+    (value,) = sample_seeds(f"{seed}:dropout:{stream}:{rank}", [step])
     torch.manual_seed(value)

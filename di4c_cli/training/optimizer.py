@@ -3,20 +3,39 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import torch
-from torch import nn
 
+from di4c_cli.errors import UserError
+from di4c_cli.methods.base import TrainedPart
 from di4c_cli.training.config import OptimizerConfig
 
 
-def build_optimizer(parameters: Iterable[nn.Parameter], settings: OptimizerConfig) -> torch.optim.Optimizer:
-    """The optimizer; `adam` couples weight decay with the gradient, `adamw` does not."""
-    kind = torch.optim.AdamW if settings.kind == "adamw" else torch.optim.Adam
-    return kind(
-        parameters, lr=settings.lr, betas=settings.betas, eps=settings.eps, weight_decay=settings.weight_decay
-    )
+def part_settings(parts: Sequence[TrainedPart], base: OptimizerConfig) -> list[OptimizerConfig]:
+    """The optimizer settings of every part: the recipe's, with the part's own keys."""
+    settings = [OptimizerConfig.model_validate(base.model_dump() | part.optimizer) for part in parts]
+    if any(own.kind != base.kind for own in settings):
+        raise UserError("All parts of a method share one kind of optimizer.", "Remove `kind` from the part.")
+    return settings
+
+
+def build_optimizer(
+    parts: Sequence[TrainedPart], settings: Sequence[OptimizerConfig]
+) -> torch.optim.Optimizer:
+    """One optimizer with a group per part; `adam` couples weight decay with the gradient, `adamw` does not."""
+    kind = torch.optim.AdamW if settings[0].kind == "adamw" else torch.optim.Adam
+    groups = [
+        {
+            "params": part.parameters,
+            "lr": own.lr,
+            "betas": own.betas,
+            "eps": own.eps,
+            "weight_decay": own.weight_decay,
+        }
+        for part, own in zip(parts, settings, strict=True)
+    ]
+    return kind(groups)
 
 
 def learning_rate(settings: OptimizerConfig, step: int, iterations: int) -> float:
@@ -25,9 +44,3 @@ def learning_rate(settings: OptimizerConfig, step: int, iterations: int) -> floa
     if settings.decay == "cosine":
         rate *= 0.5 * (1 + math.cos(math.pi * step / iterations))
     return rate
-
-
-def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Set the rate of this step; there is no scheduler to restore."""
-    for group in optimizer.param_groups:
-        group["lr"] = rate

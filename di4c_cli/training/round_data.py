@@ -42,7 +42,7 @@ def pool_size(recipe: Recipe) -> tuple[float, int]:
     """Share of the teacher's samples in the stream, and how many different ones a round draws."""
     training = recipe.training
     share, pool = training.synthetic_share, training.synthetic_pool
-    if recipe.data == "teacher" and recipe.method.needs_x0:
+    if recipe.data == "teacher" and recipe.method.pool_without_data:
         # each sample as often as it would occur among data
         share, pool = 1.0, round(pool / (share or 1.0))
     # a short run does not need them all

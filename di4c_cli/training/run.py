@@ -16,14 +16,11 @@ from di4c_cli.card import model_card
 from di4c_cli.config import ModelConfig
 from di4c_cli.data.batch import Source
 from di4c_cli.errors import Failure
-from di4c_cli.methods import implementation
-from di4c_cli.methods.base import Method, MethodSetup
 from di4c_cli.model import Model, load, load_folder
 from di4c_cli.recipe import Recipe
 from di4c_cli.student import build, save_folder
 from di4c_cli.training.checkpoint import full_disk_explained
 from di4c_cli.training.curves import draw_curves
-from di4c_cli.training.estimate import on_meta
 from di4c_cli.training.loop import Report, RunContext, TrainingLoop
 from di4c_cli.training.metrics import MetricsFile, Row, read_rows
 from di4c_cli.training.periodic import write_samples
@@ -32,7 +29,7 @@ from di4c_cli.training.processes import idle_mps, lost_contact, make_accelerator
 from di4c_cli.training.round_data import open_round_data, with_synthetic
 from di4c_cli.training.run_folder import RunFolder, State
 from di4c_cli.training.signals import StopRequest, stop_on_signal
-from di4c_cli.training.student_init import new_student, student_config
+from di4c_cli.training.student_init import build_method, method_on_meta, new_student, student_config
 from di4c_cli.training.trackers import check_trackers, start_trackers, track
 
 
@@ -60,11 +57,8 @@ class RunResult:
     main: bool = True
 
 
-def distill(recipe: Recipe, out: Path, options: RunOptions, method: type[Method] | None = None) -> RunResult:
-    """Distil the recipe's teacher into a student in `out`; the same call resumes a stopped run.
-
-    `method` trains with another class than the recipe's section names, for methods outside this package.
-    """
+def distill(recipe: Recipe, out: Path, options: RunOptions) -> RunResult:
+    """Distil the recipe's teacher into a student in `out`; the same call resumes a stopped run."""
     folder = RunFolder(out)
     check_trackers(list(recipe.training.trackers))
     accelerator = make_accelerator(recipe.training.precision, options.device, recipe.training.trackers, out)
@@ -78,7 +72,7 @@ def distill(recipe: Recipe, out: Path, options: RunOptions, method: type[Method]
         accelerator.end_training()
         return RunResult(folder, True, main)
     # reads teacher and data before anything is written
-    run = Run(accelerator, recipe, folder, options, method or implementation(recipe.method))
+    run = Run(accelerator, recipe, folder, options)
     with ExitStack() as stack:
         on_main(accelerator, lambda: _claim(folder, recipe, options, stack))
         try:
@@ -113,10 +107,8 @@ class Run:
         recipe: Recipe,
         folder: RunFolder,
         options: RunOptions,
-        method: type[Method],
     ) -> None:
         self.accelerator, self.recipe, self.folder, self.options = accelerator, recipe, folder, options
-        self.method = method
         make_batch_plan(recipe.training.batch, recipe.training.micro_batch, accelerator.num_processes)
         # the main process first: it may fetch or encode what the others then find, and it reports mistakes
         on_main(accelerator, self._read)
@@ -126,13 +118,7 @@ class Run:
     def _read(self) -> None:
         """Read teacher and data, and check that λ fits network and method; nothing is written."""
         self.teacher = load(self.recipe.teacher, weights=self.recipe.init_weights)
-        with torch.device("meta"):
-            self.method(
-                self.recipe.method,
-                on_meta(student_config(self.teacher, self.recipe, 1)),
-                None,
-                self._setup(1),
-            )
+        method_on_meta(self.recipe, student_config(self.teacher, self.recipe, 1), self.teacher.config)
         self.source = open_round_data(self.recipe, self.teacher, 1, self.accelerator.device)
         labels = self.teacher.denoiser.labels
         if self.accelerator.is_main_process and labels and self.source.read(0, 1).label is None:
@@ -140,10 +126,6 @@ class Run:
                 f"The data {self.recipe.data} has no labels: the student of a teacher with {labels} classes "
                 "learns unconditional samples only."
             )
-
-    def _setup(self, number: int) -> MethodSetup:
-        recipe = self.recipe
-        return MethodSetup(recipe.seed, number, recipe.training.dropout > 0, recipe.data == "teacher")
 
     def all_rounds(self, stop: StopRequest) -> None:
         """Train every round that is not finished, then draw the curves and write the run's student."""
@@ -196,9 +178,9 @@ class Run:
         if self.recipe.training.compile:
             student.compile()
         frozen = None
-        if self.method.needs_teacher:
+        if self.recipe.method.needs_teacher:
             frozen = copy.deepcopy(teacher.denoiser).to(self.accelerator.device, self.options.dtype)
-        method = self.method(self.recipe.method, student, frozen, self._setup(number))
+        method = build_method(self.recipe, student, frozen, number)
         loop = TrainingLoop(self.accelerator, self.recipe, number, method, source, context)
         if last is not None:
             loop.resume(last)

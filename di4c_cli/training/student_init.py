@@ -7,20 +7,23 @@ from typing import Any
 
 import torch
 
-from di4c_cli import __version__, student
+from di4c_cli import __version__
 from di4c_cli.config import ModelConfig
 from di4c_cli.denoiser import Denoiser
 from di4c_cli.errors import UserError
+from di4c_cli.methods import implementation
+from di4c_cli.methods.base import Method, MethodSetup
 from di4c_cli.model import Model
 from di4c_cli.noise import sample_seeds
 from di4c_cli.recipe import Recipe
+from di4c_cli.student import build
 
 
 def student_config(teacher: Model, recipe: Recipe, round_number: int) -> ModelConfig:
     """config.json of a round's student: the teacher's domain, the recipe's λ, and the whole history."""
     settings = {key: value for key, value in teacher.config.network.items() if key != "latent"}
     settings["dropout"] = recipe.training.dropout
-    latent = teacher.config.latent or recipe.latent.stored()
+    latent = teacher.config.latent or recipe.method.resolve_latent(recipe.latent.stored())
     root = teacher.name.removesuffix("-student")
     return ModelConfig(
         kind="student",
@@ -63,7 +66,7 @@ def public_name(ref: str) -> str:
 
 def new_student(teacher: Model, config: ModelConfig, recipe: Recipe, round_number: int) -> Denoiser:
     """The student at step 0: the teacher's weights by name; λ parts are new unless the teacher has them."""
-    denoiser = student.build(config)
+    denoiser = build(config)
     own, given = denoiser.network.state_dict(), teacher.denoiser.network.state_dict()
     unknown = sorted(given.keys() - own.keys())
     wrong = sorted(name for name in given.keys() & own.keys() if given[name].shape != own[name].shape)
@@ -79,3 +82,23 @@ def new_student(teacher: Model, config: ModelConfig, recipe: Recipe, round_numbe
     denoiser.network.load_state_dict(own | given)
     setattr(denoiser.network, "checkpointing", recipe.training.activation_checkpointing)  # noqa: B010 (typed as Module)
     return denoiser
+
+
+def build_method(recipe: Recipe, student: Denoiser, teacher: Denoiser | None, round_number: int) -> Method:
+    """The recipe's training method; `teacher` is None if the method does not call it."""
+    training = recipe.training
+    setup = MethodSetup(recipe.seed, round_number, training.dropout > 0, recipe.data == "teacher")
+    return implementation(recipe.method)(recipe.method, student, teacher, setup)
+
+
+def method_on_meta(recipe: Recipe, student: ModelConfig, teacher: ModelConfig) -> Method:
+    """The method without memory: checks that λ fits network and method, and counts parameters."""
+    frozen = on_meta(teacher) if recipe.method.needs_teacher else None
+    with torch.device("meta"):
+        return build_method(recipe, on_meta(student), frozen, 1)
+
+
+def on_meta(config: ModelConfig) -> Denoiser:
+    """The denoiser of a config with the shapes of its weights, without memory."""
+    with torch.device("meta"):
+        return build(config)

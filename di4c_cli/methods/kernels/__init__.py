@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from di4c_cli.methods.kernels.chunked import evaluate
+from di4c_cli.methods.kernels.chunked import evaluate, negative_log_likelihood
 from di4c_cli.methods.kernels.inputs import LossInputs, LossOutput, TermWeights
 
-__all__ = ["LossInputs", "LossOutput", "TermWeights", "evaluate"]
+__all__ = ["LossInputs", "LossOutput", "TermWeights", "evaluate", "negative_log_likelihood"]

@@ -26,7 +26,7 @@ from di4c_cli.methods.kernels.accumulators import (
 )
 from di4c_cli.methods.kernels.diagnostics import Probe, ProbeRows
 from di4c_cli.methods.kernels.head import LinearHead, OpaqueHead, head_of
-from di4c_cli.methods.kernels.inputs import LossInputs, LossOutput
+from di4c_cli.methods.kernels.inputs import LossInputs, LossOutput, TermWeights
 from di4c_cli.methods.kernels.targets import averaged, groups, product
 
 
@@ -61,16 +61,18 @@ class ChunkedLoss:
         self.sums = Accumulators(inputs, self.symbols)
         self.head: LinearHead | OpaqueHead = head_of(student.network, student.hidden)
 
-    def run(self, gradient: bool) -> LossOutput:
+    def run(self, gradient: bool, diagnostics: bool = True) -> LossOutput:
         """Terms of all samples and, with `gradient`, the gradient of the batch mean."""
         p = self.inputs
         chunks = self.chunks()
-        probe = Probe(len(p.x_t), [chunk.b for chunk in chunks], p.x_t.device)
+        probe = Probe(len(p.x_t), [chunk.b for chunk in chunks], p.x_t.device) if diagnostics else None
         for number, chunk in enumerate(chunks):
-            probe.remember(number, self.first_pass(chunk))
+            rows = self.first_pass(chunk)
+            if probe is not None:
+                probe.remember(number, rows)
             chunk.release(not (gradient and chunk.keep_targets), not (gradient and chunk.keep_log_probs))
         terms = self.sums.terms()
-        out = LossOutput(weighted(p.weights, terms), terms, probe.figures(self.sums))
+        out = LossOutput(weighted(p.weights, terms), terms, probe.figures(self.sums) if probe else {})
         if gradient:
             self.second_pass(chunks, out)
         return out
@@ -205,11 +207,12 @@ class _Fused(torch.autograd.Function):
         inputs: LossInputs,
         student: Prediction,
         gradient: bool,
+        diagnostics: bool,
         box: list[LossOutput],
         hidden: Tensor,
         *weights: Tensor,
     ) -> Tensor:
-        out = ChunkedLoss(inputs, student).run(gradient)
+        out = ChunkedLoss(inputs, student).run(gradient, diagnostics)
         ctx.grads = [out.hidden_grad, *out.head_grads]
         out.hidden_grad, out.head_grads = None, []
         box.append(out)
@@ -221,14 +224,27 @@ class _Fused(torch.autograd.Function):
         one = bool(grad == 1)
         grads = [g if g is None or one else g.mul_(grad.to(g.dtype)) for g in ctx.grads]
         ctx.grads = []
-        return (None, None, None, None, *grads)
+        return (None, None, None, None, None, *grads)
 
 
-def evaluate(inputs: LossInputs, student: Prediction) -> tuple[Tensor, LossOutput]:
+def evaluate(inputs: LossInputs, student: Prediction, diagnostics: bool = True) -> tuple[Tensor, LossOutput]:
     """Mean loss with a graph behind it, and the values per sample."""
     head = head_of(student.network, student.hidden)
     box: list[LossOutput] = []
     tensors = [student.hidden, *head.parameters]
     gradient = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
-    total = _Fused.apply(inputs, student, gradient, box, *tensors)  # type: ignore[no-untyped-call]
+    total = _Fused.apply(inputs, student, gradient, diagnostics, box, *tensors)  # type: ignore[no-untyped-call]
     return total, box[0]
+
+
+def negative_log_likelihood(
+    prediction: Prediction, x0: Tensor, weight: Tensor, chunk_bytes: int, cache_bytes: int
+) -> tuple[Tensor, Tensor]:
+    """Mean of weight · -log p(x0|x_t; λ) with a graph, and -log p(x0|x_t; λ) `(N,)` of one λ per sample."""
+    zero = torch.zeros_like(weight)
+    weights = TermWeights(distil=zero, consis=zero, corr=weight, marginal=zero)
+    inputs = LossInputs(
+        prediction.x_t, 1, weights, "none", x0=x0, chunk_bytes=chunk_bytes, cache_bytes=cache_bytes
+    )
+    total, out = evaluate(inputs, prediction, diagnostics=False)
+    return total, out.terms["corr"]

@@ -51,6 +51,10 @@ class LossInputs:
     chunk_bytes: int = 64 << 20
     cache_bytes: int = 256 << 20
 
+    def __post_init__(self) -> None:
+        if self.student_u is not None and self.uniform is None and self.samples is None:
+            raise ValueError("the consistency term needs uniforms or samples at u")
+
     @property
     def needs_teacher(self) -> bool:
         """Whether any sample has a term against the teacher."""
