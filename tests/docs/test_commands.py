@@ -190,6 +190,7 @@ def check_tool(name: str, flags: list[str]) -> None:
         assert not flag.startswith("--") or flag in done.stdout, f"{name} has no {flag}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: "/".join(page.parts[-2:]))
 def test_page_shows_commands_that_work(page: Path, judge_folder: Path) -> None:
     lay_out(judge_folder)
@@ -225,6 +226,7 @@ def test_commands_finds_blocks_and_inline_code() -> None:
     assert overlooked("With `sudo di4c eval -n 3` too.") == ["sudo di4c eval -n 3"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "recipe", RECIPES, ids=lambda recipe: recipe.relative_to(ROOT / "recipes").as_posix()
 )
