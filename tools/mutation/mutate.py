@@ -3,11 +3,11 @@
     python -m tools.mutation.mutate --count 400 --seed 0
     python -m tools.mutation.mutate --count 20 --only process --jobs 1
 
-A seeded sample of mutants of `methods/`, `latent/`, `sampler/` and `process/` runs against the tests mapped to its
-folder, in a fork of a session that has them loaded (`warm.py`) or else in a fresh process on a copy of the package. A
-mutant is killed when a test fails or processor time runs out. Prints one line per mutant, then the killed share with
-its 95 % Wilson interval, the survivors, and one JSON object as the last line. Exit code 1 if the interval's lower end
-is below `--least`.
+A seeded sample of mutants of `methods/`, `latent/`, `sampler/` and `process/`, each against the tests mapped to its
+folder, in a fork of a session that has them loaded (`warm.py`) or else in a fresh process on a copy of the package; a
+mutant is killed when a test fails or processor time runs out. Prints a line a mutant, then the killed share with its
+95 % Wilson interval, the survivors, and one JSON object as the last line. Exit code 1 if the interval's lower end is
+below `--least`.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ TESTS: dict[str, tuple[str, ...]] = {
     "sampler": ("tests/sampler",),
     "methods": ("tests/methods", "tests/golden/test_losses.py"),
     "methods/kernels": ("tests/methods", "tests/golden/test_losses.py"),
-    "latent": ("tests/latent", "tests/methods/test_variational.py"),
+    "latent": ("tests/latent", "tests/methods/test_variational.py", "tests/methods/test_stratified.py"),
 }
-"""For each folder of the package the tests that must notice."""
+"""For each folder the tests that must notice."""
 LEFT_OUT = "real_noise or (on_the_batch and (None] or -1]))"
 """Slow tests that repeat others: laws with a generator for each of 200 000 samples, tiles of other sizes."""
 SERVER = multiprocessing.get_context("forkserver")
@@ -74,11 +74,6 @@ def label(mutant: Mutant) -> str:
     return f"{mutant.path.relative_to(ROOT)}:{mutant.line}:{mutant.column}  {mutant.change}"
 
 
-def folder_of(mutant: Mutant) -> str:
-    """The folder of its file below the package: a key of `TESTS`."""
-    return mutant.path.parent.relative_to(ROOT / "di4c_cli").as_posix()
-
-
 def killed_before(picked: list[Mutant], lines: str) -> list[Mutant]:
     """Those that the lines of an earlier run report as killed, every time that their label stands in the sample."""
     seen = Counter(re.findall(r"(?:killed|timeout) +(\S.*)  \(\d+ s\)", lines))
@@ -94,6 +89,11 @@ def wilson(killed: int, total: int) -> tuple[float, float]:
     middle = (share + Z**2 / (2 * total)) / scale
     half = Z * math.sqrt(share * (1 - share) / total + Z**2 / (4 * total**2)) / scale
     return middle - half, middle + half
+
+
+def tests_of(mutant: Mutant) -> tuple[str, ...]:
+    """The tests mapped to the folder of a mutant."""
+    return TESTS[mutant.path.parent.relative_to(ROOT / "di4c_cli").as_posix()]
 
 
 def chosen(folders: list[str], count: int, seed: int) -> list[Mutant]:
@@ -162,12 +162,12 @@ def trials(
     picked: list[Mutant], jobs: int, factor: float, effort: float, measured: Path | None
 ) -> Iterator[Trial]:
     """All of them, `jobs` at a time; patience is `factor` times what the tests take on the true code."""
-    paths = sorted({path for mutant in picked for path in TESTS[folder_of(mutant)]})
+    paths = sorted({path for mutant in picked for path in tests_of(mutant)})
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
         told = SERVER.SimpleQueue()
         words = [*paths, "-k", f"not ({LEFT_OUT})"]
-        work = [(mutant, TESTS[folder_of(mutant)]) for mutant in picked]
+        work = [(mutant, tests_of(mutant)) for mutant in picked]
         options = (ROOT, words, work, jobs, factor, effort, measured or scratch / "tests", told)
         session = SERVER.Process(target=serve, args=options)
         session.start()
@@ -184,7 +184,7 @@ def trials(
         session.join()
         bench = Bench(scratch / "bench")
         for mutant in cold:
-            mine = [test for test in tests if test.name.startswith(TESTS[folder_of(mutant)])]
+            mine = [test for test in tests if test.name.startswith(tests_of(mutant))]
             yield bench.try_one(mutant, mine, factor)
 
 
