@@ -23,6 +23,7 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_help_imports_no_torch() -> None:
     code = (
         "import sys\nfrom di4c_cli.cli.app import app\n"
@@ -35,6 +36,7 @@ def test_help_imports_no_torch() -> None:
     assert all(command in done.stdout for command in COMMANDS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 def test_command_help_imports_no_torch(command: str) -> None:
     code = (
@@ -66,6 +68,7 @@ def test_version_is_printed_by_the_module() -> None:
     assert done.returncode == 0 and done.stdout == f"di4c {__version__}\n"
 
 
+@pytest.mark.slow
 def test_recipes_list_and_show() -> None:
     listing = run("recipes")
     assert listing.returncode == 0 and "tiny-digits" in listing.stdout

@@ -78,12 +78,13 @@ def test_teacher_example_converts_and_trains(here: Path) -> None:
     run("make_weights.py", here)
     (here / "my_teachers.py").write_text(example("my_teachers.py"), encoding="utf-8")
     install(here)
-    commands = re.findall(r"^    di4c (.+)$", PAGE, re.M)
+    section = PAGE.partition("## A teacher\n")[2].partition("\n## ")[0]
+    commands = re.findall(r"^    di4c (.+)$", section, re.M)
     assert len(commands) == 3
     for command in commands:
         words = command.split()
         if words[0] == "distill":
-            words += ["--iterations", "1", "--batch", "2", "--latents", "2"]
+            words += ["--iterations", "1", "--batch", "2"]
         done = CliRunner().invoke(app, words)
         assert done.exit_code == 0, done.stderr
     assert "mine" in CliRunner().invoke(app, ["teachers"]).stdout

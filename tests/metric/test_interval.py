@@ -62,6 +62,7 @@ def _distance(rows: np.ndarray, width: int) -> float:
     return frechet(Moments.of(rows), reference)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("width", "n", "bootstrap"),
     [(24, 500, (0.0, 0.2)), (8, 1000, (0.7, 0.97))],

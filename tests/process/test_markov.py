@@ -65,6 +65,7 @@ class TestChain:
                 expected += term
             assert float(got[0, x_s[0]] * got[1, x_s[1]]) == pytest.approx(expected, abs=1e-12)
 
+    @pytest.mark.slow
     def test_step_follows_the_posterior(self, process: Markov) -> None:
         """30 000 draws; total variation below 0.02."""
         n, size = 30_000, process.symbols

@@ -71,9 +71,10 @@ def test_chosen_sample_is_seeded_and_spread() -> None:
         compile(one.source(), str(one.path), "exec")
 
 
-def test_mapped_tests_exist() -> None:
-    for paths in mutate.TESTS.values():
-        assert all((mutate.ROOT / path).exists() for path in paths)
+def test_mapped_folders_and_tests_exist() -> None:
+    for folder, paths in mutate.TESTS.items():
+        assert (mutate.ROOT / "di4c_cli" / folder).is_dir(), folder
+        assert [path for path in paths if not (mutate.ROOT / path).exists()] == []
 
 
 @pytest.mark.parametrize(
@@ -145,6 +146,7 @@ def measured_by_coverage() -> bool:
     return coverage is not None and coverage.Coverage.current() is not None
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(measured_by_coverage(), reason="pytest --cov takes the place of the mutator's own watch")
 def test_trials_run_in_forks_and_fresh_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A small project: what a test calls, what none calls, what only importing shows."""
@@ -174,6 +176,7 @@ def test_trials_run_in_forks_and_fresh_processes(tmp_path: Path, monkeypatch: py
     }
 
 
+@pytest.mark.slow
 def test_limit_ends_a_process_out_of_processor_time() -> None:
     pid = os.fork()
     if pid == 0:
