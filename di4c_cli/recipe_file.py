@@ -11,9 +11,10 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from di4c_cli.errors import UserError
-from di4c_cli.recipe import Part, Pretrain, Recipe
+from di4c_cli.recipe import Part, Recipe
+from di4c_cli.tasks.config import PretrainConfig
 
-AnyRecipe = TypeVar("AnyRecipe", bound=Part)
+AnyRecipe = TypeVar("AnyRecipe", bound=BaseModel)
 
 
 class _Loader(yaml.SafeLoader):
@@ -86,9 +87,9 @@ def read(name: str, overrides: Mapping[str, Any] | None = None) -> Recipe:
     return _parse(Recipe, find(name), overrides or {})
 
 
-def read_pretrain(name: str, overrides: Mapping[str, Any] | None = None) -> Pretrain:
+def read_pretrain(name: str, overrides: Mapping[str, Any] | None = None) -> PretrainConfig:
     """A pretraining recipe."""
-    return _parse(Pretrain, find(name), overrides or {})
+    return _parse(PretrainConfig, find(name), overrides or {})
 
 
 def raw(name: str) -> dict[str, Any]:

@@ -19,7 +19,8 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from di4c_cli import recipe_file
-from di4c_cli.recipe import Pretrain, Recipe
+from di4c_cli.recipe import Recipe
+from di4c_cli.tasks.config import PretrainConfig
 from di4c_cli.training.sweep_recipe import Sweep
 
 PAGE = Path(__file__).with_name("recipes.md")
@@ -48,7 +49,7 @@ def page() -> str:
     parts = [
         INTRODUCTION,
         *sections(Recipe, "A distillation recipe"),
-        *sections(Pretrain, "A pretraining recipe"),
+        *sections(PretrainConfig, "A pretraining recipe"),
     ]
     parts += [*sections(Sweep, "A sweep"), shipped()]
     return "\n".join(parts)

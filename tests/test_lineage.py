@@ -14,7 +14,7 @@ from di4c_cli import hub, student
 from di4c_cli.cli import bench_latency
 from di4c_cli.cli.app import app
 from di4c_cli.errors import UserError
-from di4c_cli.evaluation.contest import entrants
+from di4c_cli.evaluation.models import load_models
 from di4c_cli.lineage import Found, find_teacher
 from di4c_cli.recipe_file import read
 from di4c_cli.teacher import registry
@@ -39,7 +39,7 @@ def test_a_local_teacher_takes_part(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     save_pair(tmp_path / "models")
     for number, ref in enumerate(("models/teacher", str(tmp_path / "models/teacher/model.safetensors"))):
         run = run_of(tmp_path, ref, f"run-{number}")
-        found = entrants(str(run / "student"), None)
+        found = load_models(str(run / "student"), None)
         assert [(entrant.row, entrant.ref) for entrant in found] == [
             ("teacher", ref),
             ("student", str(run / "student")),
@@ -66,7 +66,7 @@ def test_a_student_without_its_teacher_is_evaluated_alone(tmp_path: Path) -> Non
     _, pupil = save_pair(tmp_path)
     (tmp_path / "recipe.yaml").unlink()
     told: list[str] = []
-    assert [entrant.row for entrant in entrants(str(pupil), None, say=told.append)] == ["student"]
+    assert [one.row for one in load_models(str(pupil), None, say=told.append)] == ["student"]
     assert len(told) == 1 and "'teacher'" in told[0] and "alone" in told[0] and "--teacher" in told[0]
     words = ["eval", "--student", str(pupil), "--steps", "1", "-n", "60", "--out", str(tmp_path / "out")]
     done = CliRunner().invoke(app, words)
@@ -80,7 +80,7 @@ def test_a_leader_cannot_do_without(tmp_path: Path) -> None:
     model.config.provenance["teacher"] = "nobody.pt"
     student.save_folder(tmp_path / "student", model.config, model.denoiser, "# card\n")
     with pytest.raises(UserError, match=r"'nobody.pt' .* Name it with --teacher"):
-        entrants(str(tmp_path / "student"), None)
+        load_models(str(tmp_path / "student"), None)
 
 
 @pytest.mark.parametrize("name", ["evil/model", "evil/model@main", "{folder}", "../teacher", "no\0name"])

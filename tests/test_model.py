@@ -13,6 +13,7 @@ from di4c_cli.config import LatentConfig, ModelConfig
 from di4c_cli.errors import UserError
 from di4c_cli.model import Model, newest_run
 from di4c_cli.student import build, save_folder
+from di4c_cli.tasks.config import TASK_NAMES
 
 NETWORKS = {
     "maskgit": {
@@ -132,7 +133,7 @@ def test_newest_run_is_the_last_written(tmp_path: Path) -> None:
     assert newest_run(tmp_path) == tmp_path / "new" / "student"
 
 
-@pytest.mark.parametrize("world", embedded.WORLDS)
+@pytest.mark.parametrize("world", TASK_NAMES)
 @pytest.mark.parametrize("kind", ["teacher", "student"])
 def test_embedded_models_load_and_sample(world: str, kind: str) -> None:
     name = world if kind == "teacher" else f"{world}-student"

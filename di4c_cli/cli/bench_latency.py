@@ -124,7 +124,7 @@ def _pair(student: str | None, teacher: str | None, device: str) -> tuple[Any, A
 
 def _show(results: list[dict[str, Any]]) -> None:
     """The paper's table, then everything else."""
-    from di4c_cli.report.latency import RATIOS
+    from di4c_cli.report.latency import LATENCY_RATIOS
 
     def seconds(side: dict[str, float]) -> str:
         return f"{side['mean']:.4f} ± {side['std']:.4f}"
@@ -148,7 +148,7 @@ def _show(results: list[dict[str, Any]]) -> None:
     header = ["Experiment", "side", "batch", "p50 (s)", "p95 (s)", "samples/s", "tokens/s", "peak MB"]
     show_table("Every side", header, rows)
     for r in results:
-        for key, words in RATIOS.items():
+        for key, words in LATENCY_RATIOS.items():
             if key in r:
                 interval = f"[{r[key]['low']:.3f}, {r[key]['high']:.3f}]"
                 print(f"{r['experiment']}: {words} {r[key]['ratio']:.3f} {interval}")

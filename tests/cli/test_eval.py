@@ -11,7 +11,7 @@ from small_models import digits, judge_folder, save_pair, small_model, text_pair
 from typer.testing import CliRunner, Result
 
 from di4c_cli.cli.app import app
-from di4c_cli.evaluation.result import Results
+from di4c_cli.evaluation.results import Results
 
 __all__ = ["digits", "judge_folder", "text_pair"]
 

@@ -10,7 +10,7 @@ from small_models import judge_folder, save_pair, text_pair
 from typer.testing import CliRunner
 
 from di4c_cli.cli.app import app
-from di4c_cli.evaluation.protocols import protocol
+from di4c_cli.evaluation.protocols import get_protocol
 
 __all__ = ["judge_folder", "text_pair"]
 
@@ -36,7 +36,7 @@ def table(text: str) -> list[list[str]]:
 
 def check_complete(name: str, cells: list[dict[str, object]]) -> None:
     assert [(cell["row"], cell["column"]) for cell in cells] == [
-        (c.row, c.column) for c in protocol(name).cells
+        (c.row, c.column) for c in get_protocol(name).cells
     ]
 
 

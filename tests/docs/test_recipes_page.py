@@ -10,7 +10,8 @@ from pydantic import BaseModel
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
 import make_recipes
 
-from di4c_cli.recipe import Pretrain, Recipe
+from di4c_cli.recipe import Recipe
+from di4c_cli.tasks.config import PretrainConfig
 
 
 def test_the_page_is_up_to_date() -> None:
@@ -27,7 +28,7 @@ def test_every_key_has_a_meaning() -> None:
                 walk(inner, f"{where}.{name}")
 
     walk(Recipe, "recipe")
-    walk(Pretrain, "pretrain")
+    walk(PretrainConfig, "pretrain")
 
 
 def test_values_in_words() -> None:

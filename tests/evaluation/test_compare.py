@@ -6,7 +6,7 @@ import pytest
 
 from di4c_cli.errors import UserError
 from di4c_cli.evaluation.compare import compare
-from di4c_cli.evaluation.result import Cell, Figure, Instrument, Results
+from di4c_cli.evaluation.results import Cell, Figure, Instrument, Results
 
 
 def _results(

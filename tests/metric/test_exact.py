@@ -9,7 +9,14 @@ import torch
 from di4c_cli import network, process
 from di4c_cli.denoiser import Denoiser, Latent
 from di4c_cli.errors import UserError
-from di4c_cli.metric.exact import divergence, empirical, enumerable, states, step_law, total_variation
+from di4c_cli.metric.exact import (
+    divergence,
+    empirical,
+    enumerable,
+    states,
+    step_distribution,
+    total_variation,
+)
 from di4c_cli.noise import Noise
 from di4c_cli.sampler.run import sample
 from di4c_cli.sampler.settings import Settings
@@ -41,7 +48,7 @@ def _denoiser(latent: bool, length: int = 3, symbols: int = 3) -> Denoiser:
 def test_the_law_is_that_of_the_sampler(latent: bool, steps: int) -> None:
     """3000 samples of 27 states: the distance of a true law from its sample is about 0.04."""
     denoiser = _denoiser(latent)
-    law = step_law(denoiser, steps, latents=32)
+    law = step_distribution(denoiser, steps, latents=32)
     assert law.sum() == pytest.approx(1.0, abs=1e-6)
     x = sample(denoiser, Settings(steps=steps, tile=0), Noise(0, range(3000)))
     assert total_variation(empirical(x, 3), law) < 0.07
@@ -52,13 +59,13 @@ def test_one_step_of_a_product_model_is_the_product_of_its_marginals() -> None:
     x = torch.full((1, 3), 3)
     p = denoiser.predict(x, torch.ones(1, dtype=torch.float64)).dense()[0].double().exp()
     joint = torch.einsum("i,j,k->ijk", p[0], p[1], p[2]).flatten().numpy()
-    np.testing.assert_allclose(step_law(denoiser, 1), joint, rtol=1e-5)
+    np.testing.assert_allclose(step_distribution(denoiser, 1), joint, rtol=1e-5)
 
 
 def test_a_mixture_in_one_step_is_the_mean_of_products() -> None:
     """Its law is not a product: that is the point of λ."""
     denoiser = _denoiser(True)
-    law = step_law(denoiser, 1, latents=64).reshape(3, 3, 3)
+    law = step_distribution(denoiser, 1, latents=64).reshape(3, 3, 3)
     marginals = [law.sum(axis=tuple(a for a in range(3) if a != d)) for d in range(3)]
     product = np.einsum("i,j,k->ijk", *marginals)
     assert total_variation(law.flatten(), product.flatten()) > 1e-4
@@ -71,7 +78,7 @@ def test_the_law_of_a_markov_process_starts_stationary() -> None:
     )
     uniform = process.build({"type": "uniform", "symbols": 3})
     denoiser = Denoiser(net, uniform).eval().requires_grad_(False)
-    assert step_law(denoiser, 2).sum() == pytest.approx(1.0, abs=1e-6)
+    assert step_distribution(denoiser, 2).sum() == pytest.approx(1.0, abs=1e-6)
 
 
 def test_distances_by_hand() -> None:
@@ -92,4 +99,4 @@ def test_large_spaces_are_refused() -> None:
     denoiser = _denoiser(False, length=20)
     assert not enumerable(denoiser)
     with pytest.raises(UserError, match="too large"):
-        step_law(denoiser, 1)
+        step_distribution(denoiser, 1)

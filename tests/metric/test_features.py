@@ -11,11 +11,9 @@ from scan_network import Scan
 from torch import Tensor, nn
 
 from di4c_cli.errors import UserError
+from di4c_cli.metric.feature_scores import FeatureMoments, frechet, inception_score, kernel_distance
 from di4c_cli.metric.features import FeatureNetwork, ScriptedFeatures, tensors_digest, tf_resize
-from di4c_cli.metric.frechet import Moments, frechet
-from di4c_cli.metric.inception_score import inception_score
-from di4c_cli.metric.kid import kernel_distance
-from di4c_cli.metric.reference import Reference, cached_reference, make_reference
+from di4c_cli.metric.reference import FeatureReference, cached_reference, make_reference
 
 
 class Only(nn.Module):
@@ -54,7 +52,9 @@ def test_torchmetrics_agrees_with_the_same_feature_module(script: Path) -> None:
     for metric in (fid, kid):
         metric.update(pixels[0], real=True)
         metric.update(pixels[1], real=False)
-    assert frechet(Moments.of(b), Moments.of(a)) == pytest.approx(float(fid.compute()), rel=1e-4)
+    assert frechet(FeatureMoments.of(b), FeatureMoments.of(a)) == pytest.approx(
+        float(fid.compute()), rel=1e-4
+    )
     assert kernel_distance(b, a) == pytest.approx(float(kid.compute()[0]), rel=1e-4)
     score = InceptionScore(feature=Only(1), splits=1)
     score.update(pixels[1])
@@ -79,7 +79,7 @@ def test_networks_that_cannot_be_used_are_named(script: Path, tmp_path: Path) ->
     with pytest.raises(UserError, match="not a TorchScript file"):
         ScriptedFeatures(tmp_path / "text.pt")
     with pytest.raises(UserError, match="bytes, tf299"):
-        ScriptedFeatures(script, fed="words")
+        ScriptedFeatures(script, feature_input="words")
     with pytest.raises(UserError, match="does not take images of 1×1"):
         ScriptedFeatures(script).embed(_images(0, 2, 1))
 
@@ -129,14 +129,14 @@ def test_references_refuse_what_they_cannot_serve(tmp_path: Path) -> None:
     reference.require_size((6, 6))
     reference.save(tmp_path / "stored.npz")
     with pytest.raises(UserError, match="'real' are 6×6, the samples 8×6"):
-        Reference.load(tmp_path / "stored.npz").require_size((8, 6, 3))
+        FeatureReference.load(tmp_path / "stored.npz").require_size((8, 6, 3))
     with pytest.raises(UserError, match="another feature network"):
         reference.check_network(Mean("other"))
     with pytest.raises(UserError, match="holds no images"):
         make_reference("none", Mean(), [])
     (tmp_path / "bad.npz").write_bytes(b"PK")
     with pytest.raises(UserError, match="no reference statistics"):
-        Reference.load(tmp_path / "bad.npz")
+        FeatureReference.load(tmp_path / "bad.npz")
 
 
 def test_digests_see_every_bit() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from di4c_cli.metric.frechet import Moments, frechet
+from di4c_cli.metric.feature_scores import FeatureMoments, frechet
 from di4c_cli.metric.interval import (
     bootstrap_means,
     halvings,
@@ -16,7 +16,7 @@ from di4c_cli.metric.interval import (
     split_of,
     t_quantile,
 )
-from di4c_cli.metric.manifold import half_recalls, precision_recall
+from di4c_cli.metric.neighbours import half_recalls, precision_recall
 
 TRIALS = 400
 
@@ -57,9 +57,9 @@ def test_perplexity_keeps_the_coverage_of_its_logarithm() -> None:
 
 
 def _distance(rows: np.ndarray, width: int) -> float:
-    reference = Moments(width)
+    reference = FeatureMoments(width)
     reference.count, reference.scatter = 2, np.eye(width)  # N(0, 1), known exactly
-    return frechet(Moments.of(rows), reference)
+    return frechet(FeatureMoments.of(rows), reference)
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,7 @@ import pytest
 import torch
 
 from di4c_cli.errors import UserError
-from di4c_cli.metric.judge import CausalJudge, load_judge
-from di4c_cli.metric.perplexity import published_losses, strict_score
+from di4c_cli.metric.judge import CausalJudge, load_judge, published_losses, strict_score
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +71,7 @@ def test_a_text_longer_than_the_window_is_cut(judge: CausalJudge) -> None:
 def test_losses_in_small_pieces_are_the_same(judge: CausalJudge, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = torch.randint(0, 600, (7, 12), generator=torch.Generator().manual_seed(3))
     whole = judge.losses(ids)
-    monkeypatch.setattr("di4c_cli.metric.judge.LOGITS", 2 * 12 * 601)
+    monkeypatch.setattr("di4c_cli.metric.judge.MAX_LOGITS", 2 * 12 * 601)
     torch.testing.assert_close(judge.losses(ids), whole, rtol=1e-5, atol=1e-6)
 
 

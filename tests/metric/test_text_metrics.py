@@ -84,7 +84,7 @@ def test_self_bleu_is_nltks_sentence_by_sentence() -> None:
         expected.append(100 * sum(scores) / 5)
     np.testing.assert_allclose(self_bleu(groups), expected, rtol=1e-12)
     assert self_bleu([[list(range(9))] * 3])[0] == pytest.approx(100)
-    with pytest.raises(UserError, match="only one"):
+    with pytest.raises(UserError, match="at least 2 samples in each group"):
         self_bleu([[[1, 2, 3]]])
 
 

@@ -196,7 +196,7 @@ def test_a_dying_mixture_is_reported(teacher: Path, tmp_path: Path, monkeypatch:
 
 
 def test_without_data_nothing_is_read(teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("di4c_cli.data.source.load_world", lambda name: pytest.fail("data was read"))
+    monkeypatch.setattr("di4c_cli.data.source.embedded_items", lambda *_: pytest.fail("data was read"))
     recipe = small_recipe(
         teacher, data="teacher", objective__reference="teacher", objective__reference_steps=4
     )

@@ -13,7 +13,7 @@ from di4c_cli.cli.sweep import paper_table
 from di4c_cli.errors import UserError
 from di4c_cli.training.rounds import Options
 from di4c_cli.training.sweep import measure_rows, train_row
-from di4c_cli.training.sweep_recipe import Row, Sweep, read_sweep, row_recipes
+from di4c_cli.training.sweep_recipe import Sweep, SweepRow, read_sweep, row_recipes
 
 
 def test_the_alpha_table_has_the_papers_rows() -> None:
@@ -69,7 +69,7 @@ def test_a_small_sweep_from_end_to_end(teacher: Path, tmp_path: Path) -> None:
         summary="two rows",
         base="paper/tiny-digits",
         steps=[1, 2],
-        rows=[Row(label="L = 2", set={"objective.latents": 2}), Row(label="L = 4", set={})],
+        rows=[SweepRow(label="L = 2", set={"objective.latents": 2}), SweepRow(label="L = 4", set={})],
     )
     overrides = {"teacher": str(teacher), "training.iterations": 2, "training.batch": 2}
     rows = row_recipes(sweep, None, overrides)

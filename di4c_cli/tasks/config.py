@@ -1,0 +1,48 @@
+"""Schemas of pretraining recipes (`di4c pretrain`). Imports no torch."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, get_args
+
+from pydantic import Field
+
+from di4c_cli.config import SamplingDefaults
+from di4c_cli.recipe import Part, Training
+
+TaskName = Literal["tiny-digits", "tiny-pixels", "tiny-vq", "tiny-text"]
+TASK_NAMES: tuple[TaskName, ...] = get_args(TaskName)
+
+
+class TokenizerConfig(Part):
+    """How the VQGAN of a task and the classifier of its metrics are trained."""
+
+    iterations: int = Field(ge=1, description="training steps of the VQGAN")
+    batch: int = Field(ge=1, description="images per step")
+    lr: float = Field(gt=0, description="learning rate")
+    classifier_iterations: int = Field(ge=1, description="training steps of the classifier")
+
+
+class PretrainConfig(Part):
+    """How the teacher of a toy task is trained (`di4c pretrain`)."""
+
+    kind: Literal["pretrain"] = Field("pretrain", description="what the file is for")
+    name: str = Field(description="as in `di4c recipes`")
+    summary: str = Field(description="one line about it")
+    task: TaskName = Field(description="the toy task whose embedded data it trains on")
+    network: dict[str, Any] = Field(description="type and sizes, as in config.json")
+    process: dict[str, Any] = Field(description="type and settings, as in config.json")
+    codec: dict[str, Any] = Field(
+        default_factory=dict, description="config.json's codec entry of the teacher"
+    )
+    labels: int | None = Field(None, ge=1, description="number of classes; none: unconditional")
+    vqgan: TokenizerConfig | None = Field(
+        None, description="`iterations`, `batch`, `lr` and `classifier_iterations` of the VQGAN, if any"
+    )
+    sampling: SamplingDefaults = Field(
+        default_factory=SamplingDefaults, description="the teacher's sampling defaults"
+    )
+    seed: int = Field(0, ge=0, lt=2**31, description="of weights and data order")
+    training: Training = Field(default_factory=Training, description="the loop")
+    patience: int = Field(5, ge=1, description="evaluations without improvement before the training stops")
+    evaluate_every: int = Field(200, ge=1, description="iterations between evaluations on held-out data")
+    time_low: float = Field(0.0, ge=0, lt=1, description="smallest time trained on")
