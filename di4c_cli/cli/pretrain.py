@@ -19,15 +19,9 @@ def pretrain(
     out: Annotated[Path | None, typer.Option(help="Folder to write; default: pretrained/<task>.")] = None,
     iterations: Annotated[int | None, typer.Option(min=1, help="Training steps of the teacher.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of weights and data order.")] = None,
-    images: Annotated[
-        Path | None, typer.Option(help="tiny-vq with --tokenizer: folder with the Fashion-MNIST files.")
-    ] = None,
-    tokenizer: Annotated[
-        bool, typer.Option(help="tiny-vq: train the VQGAN and encode the images first.")
-    ] = False,
 ) -> None:
     """Train the teacher of a toy task from scratch with early stopping on held-out data."""
-    guarded(lambda: _pretrain(recipe, out, iterations, seed, images, tokenizer))
+    guarded(lambda: _pretrain(recipe, out, iterations, seed))
 
 
 def _pretrain(
@@ -35,8 +29,6 @@ def _pretrain(
     out: Path | None,
     iterations: int | None,
     seed: int | None,
-    images: Path | None,
-    tokenizer: bool,
 ) -> None:
     if recipe_file.kind_of(name) != "pretrain":
         raise UserError(f"'{name}' is not a pretraining recipe.", "Use `di4c distill` for it.")
@@ -58,7 +50,7 @@ def _pretrain(
             )
         )
 
-    history = train_teacher(config, folder, images, tokenizer, report)
+    history = train_teacher(config, folder, report)
     say(
         f"{folder / 'teacher'}: held-out loss {history.best:.4f} nats per unknown position (step {history.best_step})."
     )

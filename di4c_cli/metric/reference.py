@@ -97,8 +97,7 @@ def require_size(name: str, reference: tuple[int, ...], samples: tuple[int, ...]
     if reference[:2] != samples[:2]:
         found, wanted = ("×".join(map(str, size[:2])) for size in (reference, samples))
         raise UserError(
-            f"The images of the reference '{name}' are {found}, the samples {wanted}.",
-            "Resize one of them.",
+            f"The images of the reference '{name}' are {found}, the samples {wanted}.", "Resize one of them."
         )
 
 

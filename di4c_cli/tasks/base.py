@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,9 +13,6 @@ from torch import Tensor
 
 from di4c_cli import codec, embedded
 from di4c_cli.metric.classifier import Classifier, load_classifier
-from di4c_cli.tasks.config import PretrainConfig
-
-Report = Callable[[dict[str, Any]], None]
 
 
 @dataclass(frozen=True)
@@ -54,11 +49,15 @@ class ToyTask(ABC):
     def data(self) -> TaskData:
         return self.load_data()
 
+    @property
+    def codec_entry(self) -> dict[str, Any]:
+        """The codec entry in the config.json of the embedded teacher."""
+        entry: dict[str, Any] = json.loads((embedded.model(self.name, "teacher") / "config.json").read_text())
+        return dict(entry["codec"])
+
     @cached_property
     def codec(self) -> codec.Codec:
-        """The codec of the task's models, as the embedded teacher's config.json describes it."""
-        folder = embedded.model(self.name, "teacher")
-        return codec.build(json.loads((folder / "config.json").read_text())["codec"], folder)
+        return codec.build(self.codec_entry, embedded.model(self.name, "teacher"))
 
     @abstractmethod
     def load_data(self) -> TaskData:
@@ -67,11 +66,6 @@ class ToyTask(ABC):
     @abstractmethod
     def has_codec(self, entry: dict[str, Any]) -> bool:
         """Whether a model with this codec entry in its config.json makes samples of this task."""
-
-    def make_assets(  # noqa: B027 (text has none)
-        self, config: PretrainConfig, out: Path, images: Path | None, tokenizer: bool, report: Report
-    ) -> None:
-        """Train what the task needs beside its teacher, such as a classifier, and write it to `out`."""
 
 
 class ImageTask(ToyTask):

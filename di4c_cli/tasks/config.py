@@ -13,15 +13,6 @@ TaskName = Literal["tiny-digits", "tiny-pixels", "tiny-vq", "tiny-text"]
 TASK_NAMES: tuple[TaskName, ...] = get_args(TaskName)
 
 
-class TokenizerConfig(Part):
-    """How the VQGAN of a task and the classifier of its metrics are trained."""
-
-    iterations: int = Field(ge=1, description="training steps of the VQGAN")
-    batch: int = Field(ge=1, description="images per step")
-    lr: float = Field(gt=0, description="learning rate")
-    classifier_iterations: int = Field(ge=1, description="training steps of the classifier")
-
-
 class PretrainConfig(Part):
     """How the teacher of a toy task is trained (`di4c pretrain`)."""
 
@@ -35,9 +26,6 @@ class PretrainConfig(Part):
         default_factory=dict, description="config.json's codec entry of the teacher"
     )
     labels: int | None = Field(None, ge=1, description="number of classes; none: unconditional")
-    vqgan: TokenizerConfig | None = Field(
-        None, description="`iterations`, `batch`, `lr` and `classifier_iterations` of the VQGAN, if any"
-    )
     sampling: SamplingDefaults = Field(
         default_factory=SamplingDefaults, description="the teacher's sampling defaults"
     )

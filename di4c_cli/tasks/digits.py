@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
 
 from di4c_cli import embedded
-from di4c_cli.codec.pixels import Pixels
-from di4c_cli.tasks.assets import train_classifier
-from di4c_cli.tasks.base import ImageTask, Report, TaskData, split
-from di4c_cli.tasks.config import PretrainConfig
+from di4c_cli.tasks.base import ImageTask, TaskData, split
 
 SHAPE = (1, 8, 8)
 HELD_OUT = 500
-CLASSIFIER_LEVELS = (8, 16)
-"""The classifier serves tiny-digits and tiny-pixels, so it is trained on both numbers of grey levels."""
-CLASSIFIER_ITERATIONS = 2000
 
 
 def load_digits(levels: int) -> TaskData:
@@ -46,24 +38,3 @@ class DigitsTask(ImageTask):
         return (
             entry.get("type") == "pixels" and (*entry["shape"],) == SHAPE and entry["levels"] == self.levels
         )
-
-    def make_assets(
-        self, config: PretrainConfig, out: Path, images: Path | None, tokenizer: bool, report: Report
-    ) -> None:
-        """The classifier."""
-        train, labels, held, held_labels = [], [], [], []
-        for levels in CLASSIFIER_LEVELS:
-            data, codec = load_digits(levels), Pixels(SHAPE, levels)
-            assert data.train_label is not None and data.held_out_label is not None
-            train.append(codec.decode(data.train))
-            labels.append(data.train_label.numpy())
-            held.append(codec.decode(data.held_out))
-            held_labels.append(data.held_out_label.numpy())
-        model, accuracy = train_classifier(
-            np.concatenate(train),
-            np.concatenate(labels),
-            (np.concatenate(held), np.concatenate(held_labels)),
-            CLASSIFIER_ITERATIONS,
-        )
-        save_file(model.state_dict(), out / f"{self.classifier_name}.safetensors")
-        report({"classifier_accuracy": accuracy})

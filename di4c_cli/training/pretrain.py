@@ -4,41 +4,38 @@ from __future__ import annotations
 
 import copy
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from di4c_cli import __version__, files, student
-from di4c_cli.codec.vq import plan as plan_vqgan
 from di4c_cli.config import ModelConfig
 from di4c_cli.denoiser import Denoiser
 from di4c_cli.errors import UserError
 from di4c_cli.noise import Noise
-from di4c_cli.tasks.base import Report
 from di4c_cli.tasks.config import PretrainConfig
 from di4c_cli.tasks.registry import get_task
 
 LabelledSamples = tuple[Tensor, Tensor | None]
 """x0 `(N, D)` and labels `(N,)`, if any."""
+Report = Callable[[dict[str, Any]], None]
 VALIDATION_SAMPLES = 1000
 VALIDATION_BATCH = 250
 
 
-def pretrain(
-    config: PretrainConfig, out: Path, images: Path | None, tokenizer: bool, report: Report
-) -> PretrainHistory:
-    """Train a task's teacher on its embedded data and write `out/teacher`; its assets are made first."""
-    check_config(config, tokenizer)
+def pretrain(config: PretrainConfig, out: Path, report: Report) -> PretrainHistory:
+    """Train a task's teacher on its embedded data and write `out/teacher`."""
+    check_config(config)
     out.mkdir(parents=True, exist_ok=True)
     start = time.monotonic()
-    task = get_task(config.task)
-    task.make_assets(config, out, images, tokenizer, report)
     torch.manual_seed(config.seed)
     denoiser = student.build(teacher_config(config))
-    data, few = task.data, slice(VALIDATION_SAMPLES)
+    data, few = get_task(config.task).data, slice(VALIDATION_SAMPLES)
     held_out = (data.held_out[few], None if data.held_out_label is None else data.held_out_label[few])
     best, history = train(denoiser, (data.train, data.train_label), held_out, config, report)
     save_teacher(config, best, history, out / "teacher")
@@ -47,13 +44,11 @@ def pretrain(
     return history
 
 
-def check_config(config: PretrainConfig, tokenizer: bool) -> None:
+def check_config(config: PretrainConfig) -> None:
     """Reject a recipe whose teacher cannot be built or does not fit its task, before any training."""
     try:
         with torch.device("meta"):
             denoiser = student.build(teacher_config(config))
-        if tokenizer and config.vqgan is not None:
-            plan_vqgan(config.codec.get("vqgan"))
     except UserError as error:
         raise UserError(f"The recipe {config.name}: {error.message}", "Change that in the recipe.") from error
     data = get_task(config.task).data

@@ -25,7 +25,6 @@ from small_models import judge_folder
 from typer.testing import CliRunner
 
 from di4c_cli.cli.app import COMMANDS, app
-from di4c_cli.training import worlds
 
 __all__ = ["judge_folder"]
 ROOT = Path(__file__).parents[2]
@@ -65,12 +64,6 @@ LATE = re.compile(r"\bRUN\b")
 
 ONCE = ("di4c eval --protocol tiny-speedup", "accelerate launch -m di4c_cli distill …")
 """Long lines that stand alone: tried on the first page that shows them."""
-
-
-@pytest.fixture(autouse=True)
-def _quick_classifier(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`di4c pretrain` trains a classifier for the digits too, and has no flag to make that short."""
-    monkeypatch.setattr(worlds.make_classifier, "__defaults__", (2,))
 
 
 def exempt(command: str) -> bool:

@@ -15,14 +15,7 @@ from di4c_cli.evaluation.sample_files import read_texts
 from di4c_cli.evaluation.scorers.base import Scorer, ScorerContext, figure_of, register_scorer
 from di4c_cli.metric.diversity import grouped_self_bleu, unigram_entropy
 from di4c_cli.metric.interval import of_mean
-from di4c_cli.metric.judge import (
-    PUBLISHED,
-    STRICT,
-    CausalJudge,
-    load_judge,
-    published_losses,
-    strict_score,
-)
+from di4c_cli.metric.judge import PUBLISHED, STRICT, CausalJudge, load_judge, published_losses, strict_score
 from di4c_cli.metric.mauve import MAUVE_RUNS, MAUVE_SCALE, mauve_runs
 from di4c_cli.metric.ngram import text_digest
 
