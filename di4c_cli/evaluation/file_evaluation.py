@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 import time
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from di4c_cli.errors import UserError
 from di4c_cli.evaluation.config import ScorerOptions
 from di4c_cli.evaluation.parts import ScoreParts, Scores
 from di4c_cli.evaluation.results import Cell, Figure, Results
-from di4c_cli.evaluation.run import SHOWN_TEXTS, packages
+from di4c_cli.evaluation.run import SHOWN_TEXTS, new_results
 from di4c_cli.evaluation.sample_files import IMAGES_PER_BATCH, image_batches, is_text, read_texts
 from di4c_cli.evaluation.scorers import Scorer, ScorerContext, make_scorers
 from di4c_cli.tasks.base import ImageTask, ToyTask
@@ -43,19 +42,9 @@ def evaluate_file(path: Path, options: ScorerOptions, n: int | None, out: Path) 
         figures=figures,
         samples=batches[0][:SHOWN_TEXTS] if text else [],
     )
-    return Results(
-        protocol=f"file-{'text' if text else 'images'}",
-        title=f"Samples of {path.name}",
-        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        seconds=cell.seconds,
-        device=options.device,
-        threads=torch.get_num_threads(),
-        packages=packages(),
-        models=[],
-        instruments=[scorer.instrument()],
-        cells=[cell],
-        main=scorer.main,
-    )
+    kind = "file-text" if text else "file-images"
+    title, instruments = f"Samples of {path.name}", [scorer.instrument()]
+    return new_results(kind, title, start, options.device, [cell], instruments, scorer.main)
 
 
 def _texts(path: Path, n: int | None) -> list[Any]:

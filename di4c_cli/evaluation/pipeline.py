@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from di4c_cli import recipe_file
@@ -13,60 +13,15 @@ from di4c_cli.evaluation.config import EvaluationConfig, EvaluationDefaults
 from di4c_cli.evaluation.models import EvaluatedModel, default_out, load_models, run_folder
 from di4c_cli.evaluation.protocol import EvaluationProtocol, steps_protocol
 from di4c_cli.evaluation.protocols import STEPS_SAVED, check_name, get_protocol
-from di4c_cli.evaluation.results import Results
-from di4c_cli.evaluation.run import evaluate, runnable
-from di4c_cli.evaluation.sampling import Continuations, fit_prompts, load_prompts
-from di4c_cli.evaluation.scorers import Scorer, ScorerContext, make_scorers
+from di4c_cli.evaluation.run import Evaluation, runnable
+from di4c_cli.evaluation.sampling import fit_prompts, load_prompts
+from di4c_cli.evaluation.scorers import ScorerContext, make_scorers
 from di4c_cli.model import load
 from di4c_cli.tasks.base import ToyTask
 from di4c_cli.tasks.registry import TASKS, task_of
 
 DEFAULT_SAMPLES, DEFAULT_STEPS = 1000, (1, 2, 4, 8)
 """For models that belong to no toy task."""
-
-
-@dataclass
-class Evaluation:
-    """A checked evaluation; `run` does the work."""
-
-    protocol: EvaluationProtocol
-    models: list[EvaluatedModel]
-    scorers: list[Scorer]
-    n: int
-    seed: int
-    out: Path
-    task: ToyTask | None
-    prompts: Continuations | None = None
-
-    @property
-    def total(self) -> int:
-        """Samples to draw."""
-        cells = sum(len(cell.tries()) for cell in runnable(self.protocol, self.models))
-        return self.n * cells * self.protocol.repeats
-
-    def announcement(self) -> str:
-        """One line about the evaluation."""
-        columns = dict.fromkeys(cell.column for cell in runnable(self.protocol, self.models))
-        shown = ", ".join(columns) if len(columns) <= 8 else f"{len(columns)} ways of sampling"
-        judge = f"measured by {self.scorers[0].instrument().name}" if self.scorers else "samples only"
-        names = " and ".join(f"{one.row} {one.model.name}" for one in self.models)
-        repeats = f", {self.protocol.repeats} repeats" if self.protocol.repeats > 1 else ""
-        return f"{self.protocol.name}: {names}; {shown}; n = {self.n}, seed {self.seed}{repeats}; {judge}."
-
-    def run(self, advance: Callable[[int], None] = lambda count: None) -> Results:
-        """Sample and measure. The parts are kept, so a second run computes only what is missing."""
-        return evaluate(
-            self.protocol,
-            self.models,
-            self.scorers,
-            self.n,
-            self.seed,
-            self.out / "parts",
-            advance,
-            self.task,
-            self.out / "samples",
-            self.prompts,
-        )
 
 
 def prepare(config: EvaluationConfig, say: Callable[[str], None] = lambda text: None) -> Evaluation:

@@ -9,6 +9,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -33,49 +34,85 @@ PACKAGES = ("torch", "numpy", "tokenizers", "safetensors", "transformers", "nltk
 SHOWN_IMAGES, SHOWN_TEXTS = 25, 6
 
 
-def _no_progress(count: int) -> None:
-    """No progress bar."""
+@dataclass
+class Evaluation:
+    """The cells of a protocol that have a model.
 
+    `out` keeps the parts, so a second run resumes the first, and pictures of samples; without it neither is kept.
+    """
 
-class Runner:
-    """The cells of one evaluation, one after the other."""
+    protocol: EvaluationProtocol
+    models: Sequence[EvaluatedModel]
+    scorers: Sequence[Scorer]
+    n: int
+    seed: int = 0
+    out: Path | None = None
+    task: ToyTask | None = None
+    prompts: Continuations | None = None
 
-    def __init__(
-        self,
-        protocol: EvaluationProtocol,
-        models: Sequence[EvaluatedModel],
-        scorers: Sequence[Scorer],
-        n: int,
-        seed: int,
-        work: Path,
-        advance: Callable[[int], None] = _no_progress,
-        gallery: Path | None = None,
-        prompts: Continuations | None = None,
-    ) -> None:
-        self.protocol, self.scorers, self.n, self.seed, self.work = protocol, scorers, n, seed, work
-        self.models = {one.row: one for one in models}
-        self.advance, self.gallery, self.prompts = advance, gallery, prompts
+    @property
+    def cells(self) -> list[CellSpec]:
+        return runnable(self.protocol, self.models)
 
-    def run(self, cell: CellSpec) -> Cell:
-        """Sample, score and summarise one cell; of several tries the best by the main figure."""
-        tried = [self._repeat(one) for one in cell.tries()]
+    @property
+    def total(self) -> int:
+        """Samples to draw."""
+        return self.n * sum(len(cell.tries()) for cell in self.cells) * self.protocol.repeats
+
+    def announcement(self) -> str:
+        """One line about the evaluation."""
+        columns = dict.fromkeys(cell.column for cell in self.cells)
+        shown = ", ".join(columns) if len(columns) <= 8 else f"{len(columns)} ways of sampling"
+        judge = f"measured by {self.scorers[0].instrument().name}" if self.scorers else "samples only"
+        names = " and ".join(f"{one.row} {one.model.name}" for one in self.models)
+        repeats = f", {self.protocol.repeats} repeats" if self.protocol.repeats > 1 else ""
+        return f"{self.protocol.name}: {names}; {shown}; n = {self.n}, seed {self.seed}{repeats}; {judge}."
+
+    def run(self, advance: Callable[[int], None] = lambda count: None) -> Results:
+        """Sample and measure all cells."""
+        start = time.monotonic()
+        folder = self.out / "parts" if self.out else Path(tempfile.mkdtemp(prefix="di4c-"))
+        try:
+            cells = [self._best(cell, folder, advance) for cell in self.cells]
+        finally:
+            if self.out is None:
+                shutil.rmtree(folder, ignore_errors=True)
+        instruments = [scorer.instrument() for scorer in self.scorers]
+        results = new_results(
+            self.protocol.name,
+            self.protocol.title,
+            start,
+            device_name(self.models),
+            cells,
+            instruments,
+            self.scorers[0].main if self.scorers else "",
+        )
+        results.task, results.diversity = (self.task.name, self.task.diversity) if self.task else ("", "")
+        results.models = [one.entry() for one in self.models]
+        results.notes = [*self.protocol.notes, *_notes(self.protocol, instruments, self.n, self.task)]
+        results.steps_saved = steps_saved(results)
+        return results
+
+    def _best(self, cell: CellSpec, folder: Path, advance: Callable[[int], None]) -> Cell:
+        """One cell with all its repeats; of several tries the best by the main figure."""
+        seeds = range(self.seed, self.seed + self.protocol.repeats)
+        tried = [
+            merge_repeats([self._measure(one, seed, folder, advance) for seed in seeds])
+            for one in cell.tries()
+        ]
         if len(tried) == 1:
             return tried[0]
         main = self.scorers[0].main
         sign = -1 if tried[0].figures[main].better == "higher" else 1
         return min(tried, key=lambda one: sign * one.figures[main].value)
 
-    def _repeat(self, cell: CellSpec) -> Cell:
-        """The cell with each of the protocol's seeds; several repeats become one cell."""
-        return merge_repeats([self._measure(cell, self.seed + k) for k in range(self.protocol.repeats)])
-
-    def _measure(self, cell: CellSpec, seed: int) -> Cell:
-        evaluated = self.models[model_row(cell.row)]
-        sampling = CellSampling(
-            evaluated, cell, seed, self.protocol.labels, self.prompts, self.models.get("teacher")
-        )
-        samples = ScoreParts(self.work / sampling.key, self.n, sampling.part)
-        samples.fill(sampling.draw, self.advance)
+    def _measure(self, cell: CellSpec, seed: int, folder: Path, advance: Callable[[int], None]) -> Cell:
+        """Sample, score and summarise one cell with one seed."""
+        rows = {one.row: one for one in self.models}
+        evaluated, teacher = rows[model_row(cell.row)], rows.get("teacher")
+        sampling = CellSampling(evaluated, cell, seed, self.protocol.labels, self.prompts, teacher)
+        samples = ScoreParts(folder / sampling.key, self.n, sampling.part)
+        samples.fill(sampling.draw, advance)
         start = time.monotonic()  # the parts hold the time of sampling, perhaps of an earlier evaluation
         figures = {}
         for scorer in self.scorers:
@@ -115,11 +152,11 @@ class Runner:
         decoded = model.decode(x)
         if isinstance(decoded, list):
             return {"samples": decoded[:SHOWN_TEXTS]}
-        if self.gallery is None:
+        if self.out is None:
             return {}
         name = re.sub(r"[^\w.+-]+", "-", f"{cell.row}-{cell.column}") + ".png"
-        save_grid(decoded, self.gallery / name, columns=5)
-        return {"picture": f"{self.gallery.name}/{name}"}
+        save_grid(decoded, self.out / "samples" / name, columns=5)
+        return {"picture": f"samples/{name}"}
 
 
 def merge_repeats(cells: Sequence[Cell]) -> Cell:
@@ -131,18 +168,8 @@ def merge_repeats(cells: Sequence[Cell]) -> Cell:
     for name, figure in first.figures.items():
         if all(name in cell.figures for cell in cells):
             values = [cell.figures[name].value for cell in cells]
-            mean = of_repeats(values)
-            figures[name] = Figure(
-                value=mean.value,
-                se=mean.se,
-                low=mean.low,
-                high=mean.high,
-                interval="repeats",
-                better=figure.better,
-                unit=figure.unit,
-                note=figure.note,
-                repeats=values,
-            )
+            shared = {"better": figure.better, "unit": figure.unit, "note": figure.note}
+            figures[name] = Figure(**vars(of_repeats(values)), **shared, repeats=values)
     seconds = round(sum(cell.seconds for cell in cells), 3)
     return first.model_copy(update={"figures": figures, "repeats": len(cells), "seconds": seconds})
 
@@ -158,46 +185,29 @@ def runnable(protocol: EvaluationProtocol, models: Sequence[EvaluatedModel]) -> 
     return [cell for cell in protocol.cells if model_row(cell.row) in rows]
 
 
-def evaluate(
-    protocol: EvaluationProtocol,
-    models: Sequence[EvaluatedModel],
-    scorers: Sequence[Scorer],
-    n: int | None = None,
-    seed: int = 0,
-    work: Path | None = None,
-    advance: Callable[[int], None] = _no_progress,
-    task: ToyTask | None = None,
-    gallery: Path | None = None,
-    prompts: Continuations | None = None,
+def new_results(
+    protocol: str,
+    title: str,
+    start: float,
+    device: str,
+    cells: list[Cell],
+    instruments: list[Instrument],
+    main: str,
 ) -> Results:
-    """All cells of a protocol that have a model. `work` keeps the parts, so the same call resumes."""
-    start = time.monotonic()
-    folder = Path(tempfile.mkdtemp(prefix="di4c-")) if work is None else work
-    try:
-        runner = Runner(protocol, models, scorers, n or protocol.n, seed, folder, advance, gallery, prompts)
-        cells = [runner.run(cell) for cell in runnable(protocol, models)]
-    finally:
-        if work is None:
-            shutil.rmtree(folder, ignore_errors=True)
-    instruments = [scorer.instrument() for scorer in scorers]
-    main = scorers[0].main if scorers else ""
-    results = Results(
-        protocol=protocol.name,
-        title=protocol.title,
-        task=task.name if task else "",
+    """A result with the time since `start`, the versions and the threads filled in."""
+    return Results(
+        protocol=protocol,
+        title=title,
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         seconds=round(time.monotonic() - start, 3),
-        device=device_name(models),
+        device=device,
         threads=torch.get_num_threads(),
         packages=packages(),
-        models=[one.entry() for one in models],
+        models=[],
         instruments=instruments,
         cells=cells,
         main=main,
-        diversity=task.diversity if task else "",
-        notes=[*protocol.notes, *_notes(protocol, instruments, runner.n, task)],
     )
-    return results.model_copy(update={"steps_saved": steps_saved(results)})
 
 
 def _notes(

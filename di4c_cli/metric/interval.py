@@ -25,13 +25,13 @@ MIN_SAMPLES = 20
 
 @dataclass(frozen=True)
 class Interval:
-    """`value` with its standard error and the ends of its 95 % interval; `method` names the estimate."""
+    """`value` with its standard error and the ends of its 95 % interval; `interval` names the method."""
 
     value: float
     se: float | None = None
     low: float | None = None
     high: float | None = None
-    method: str = "none"
+    interval: str = "none"
     bias: float | None = None
 
 

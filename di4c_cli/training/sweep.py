@@ -10,7 +10,7 @@ from di4c_cli.errors import UserError
 from di4c_cli.evaluation.models import EvaluatedModel
 from di4c_cli.evaluation.protocol import steps_protocol
 from di4c_cli.evaluation.results import Results
-from di4c_cli.evaluation.run import evaluate
+from di4c_cli.evaluation.run import Evaluation
 from di4c_cli.evaluation.scorers import ScorerContext, make_scorers
 from di4c_cli.model import load, load_folder
 from di4c_cli.recipe import Recipe
@@ -49,7 +49,6 @@ def measure_rows(
         models.append(EvaluatedModel(row.label, load_folder(folder).to(device), str(folder)))
     names = [one.row for one in models]
     protocol = steps_protocol(sweep.name, sweep.summary, names, sweep.steps, samples)
-    work = out / "samples"
     name = "features" if isinstance(task, ImageTask) else "ngram"
-    scorers = make_scorers([name], ScorerContext(teacher, task, samples, work))
-    return evaluate(protocol, models, scorers, samples, seed, work, task=task)
+    scorers = make_scorers([name], ScorerContext(teacher, task, samples, out))
+    return Evaluation(protocol, models, scorers, samples, seed, out, task).run()

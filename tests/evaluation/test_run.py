@@ -21,7 +21,7 @@ from di4c_cli.evaluation.models import EvaluatedModel
 from di4c_cli.evaluation.parts import ScoreParts, identity
 from di4c_cli.evaluation.protocol import CellSpec, EvaluationProtocol, steps_protocol
 from di4c_cli.evaluation.results import Results, load
-from di4c_cli.evaluation.run import evaluate
+from di4c_cli.evaluation.run import Evaluation
 from di4c_cli.evaluation.sampling import labels_of
 from di4c_cli.evaluation.scorers import ScorerContext, features, make_scorers
 from di4c_cli.metric.feature_scores import FeatureMoments, frechet, inception_score, kernel_distance
@@ -69,10 +69,10 @@ def compare_pair(
     protocol = replace(plain, labels="none", repeats=repeats)
     models = [EvaluatedModel("teacher", teacher), EvaluatedModel("student", pupil)]
     scorers = make_scorers(["features", "memorisation"], ScorerContext(teacher, DIGITS, n, Path()))
-    return evaluate(protocol, models, scorers, n, seed, task=DIGITS)
+    return Evaluation(protocol, models, scorers, n, seed, task=DIGITS).run()
 
 
-def test_evaluate_gives_the_figures_of_all_samples_at_once(
+def test_evaluation_gives_the_figures_of_all_samples_at_once(
     teacher: Model, pupil: Model, small_parts: None
 ) -> None:
     results = compare_pair(teacher, pupil, (2,), n=120, seed=3)
@@ -97,7 +97,7 @@ def test_evaluate_gives_the_figures_of_all_samples_at_once(
             assert cell.figures[name].value == pytest.approx(value, rel=1e-5, abs=1e-7), name
 
 
-def test_evaluate_repeats_every_cell_with_further_seeds(teacher: Model, pupil: Model) -> None:
+def test_evaluation_repeats_every_cell_with_further_seeds(teacher: Model, pupil: Model) -> None:
     """Each repeat is the evaluation with its seed; the figure is their mean with Student's interval."""
     results = compare_pair(teacher, pupil, (1, 2), n=40, seed=4, repeats=3)
     alone = [compare_pair(teacher, pupil, (1, 2), n=40, seed=seed) for seed in (4, 5, 6)]
@@ -137,7 +137,7 @@ def test_results_say_how_they_were_obtained(teacher: Model, pupil: Model, tmp_pa
     assert load(tmp_path) == results
 
 
-def test_evaluate_counts_sampling_time_once(
+def test_evaluation_counts_sampling_time_once(
     teacher: Model, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, small_parts: None
 ) -> None:
     """By a clock that only sampling moves: ten seconds a part, now or when the parts were made."""
@@ -186,12 +186,12 @@ def test_feature_reference_is_recomputed_when_its_images_change(tmp_path: Path) 
 
 def _run(model: Any, n: int, work: Path) -> Results:
     protocol = EvaluationProtocol("test", "test", (CellSpec("teacher", "2 steps", 2),), n)
-    return evaluate(
+    return Evaluation(
         protocol, [EvaluatedModel("teacher", model)], [features.task_image_scorer(DIGITS)], n, 0, work
-    )
+    ).run()
 
 
-def test_evaluate_resumes_where_it_was_stopped(teacher: Model, tmp_path: Path, small_parts: None) -> None:
+def test_evaluation_resumes_where_it_was_stopped(teacher: Model, tmp_path: Path, small_parts: None) -> None:
     stopped = Counting(teacher, stop_after=100)
     with pytest.raises(KeyboardInterrupt):
         _run(stopped, 160, tmp_path)
@@ -206,7 +206,7 @@ def test_evaluate_resumes_where_it_was_stopped(teacher: Model, tmp_path: Path, s
     assert finished.asked == 0
 
 
-def test_evaluate_never_uses_parts_of_another_model_or_seed(
+def test_evaluation_never_uses_parts_of_another_model_or_seed(
     teacher: Model, pupil: Model, tmp_path: Path
 ) -> None:
     _run(teacher, 60, tmp_path)
@@ -214,7 +214,7 @@ def test_evaluate_never_uses_parts_of_another_model_or_seed(
     for model, seed in ((pupil, 0), (teacher, 1)):
         counting = Counting(model)
         models = [EvaluatedModel("teacher", counting)]  # type: ignore[arg-type]
-        evaluate(protocol, models, [features.task_image_scorer(DIGITS)], 60, seed, tmp_path)
+        Evaluation(protocol, models, [features.task_image_scorer(DIGITS)], 60, seed, tmp_path).run()
         assert counting.asked == 60
 
 

@@ -116,14 +116,4 @@ def _scorer_class(name: str) -> type[Scorer]:
 
 def figure_of(interval: Interval, better: str, unit: str = "", note: str = "") -> Figure:
     """An interval as a figure of the result file."""
-    return Figure(
-        value=interval.value,
-        se=interval.se,
-        low=interval.low,
-        high=interval.high,
-        interval=interval.method,
-        bias=interval.bias,
-        better=better,
-        unit=unit,
-        note=note,
-    )
+    return Figure(**vars(interval), better=better, unit=unit, note=note)
