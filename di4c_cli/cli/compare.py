@@ -29,24 +29,14 @@ def _compare(a: Path, b: Path, json: bool) -> None:
     left, right = load(a), load(b)
     found = differences(left, right)
     if json:
-        emit_json({"a": str(a), "b": str(b), "differences": [one.as_dict() for one in found]})
+        emit_json({"a": str(a), "b": str(b), "differences": [vars(one) for one in found]})
         return
     rows = []
     for one in found:
         interval = "–" if one.low is None or one.high is None else f"{number(one.low)} to {number(one.high)}"
         name = METRIC_NAMES.get(one.metric, one.metric)
-        rows.append(
-            [
-                one.row,
-                one.column,
-                name,
-                number(one.a),
-                number(one.b),
-                number(one.difference),
-                interval,
-                one.verdict,
-            ]
-        )
+        values = [number(value) for value in (one.a, one.b, one.difference)]
+        rows.append([one.row, one.column, name, *values, interval, one.verdict])
     header = ["model", "sampling", "figure", "A", "B", "B - A", "95 % interval", "verdict"]
     show_table(f"A: {a}   B: {b}   ({left.protocol})", header, rows)
     noise = sum(one.verdict == "within noise" for one in found)

@@ -130,11 +130,11 @@ def _eval_file(path: Path, config: EvaluationConfig, json: bool, typed: str) -> 
 
 def _show_steps_saved(done: list[Results]) -> None:
     """One table of all evaluations that have the summary."""
-    from di4c_cli.report.table import STEPS_SAVED_COLUMNS, steps_saved_rows
+    from di4c_cli.report.table import steps_saved_rows
 
     rows = [row for results in done for row in steps_saved_rows(results)]
     if rows:
-        show_table("Steps saved at equal quality", list(STEPS_SAVED_COLUMNS), rows)
+        show_table("Steps saved at equal quality", list(rows[0]), [list(row.values()) for row in rows])
 
 
 def _list_protocols() -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from di4c_cli.errors import UserError
 from di4c_cli.evaluation.results import Cell, Figure, Results
@@ -27,10 +26,6 @@ class Difference:
     low: float | None
     high: float | None
     verdict: str
-
-    def as_dict(self) -> dict[str, Any]:
-        """For the JSON output."""
-        return asdict(self)
 
 
 def compare(a: Results, b: Results) -> list[Difference]:

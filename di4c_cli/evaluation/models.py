@@ -28,8 +28,8 @@ class EvaluatedModel:
 
     def entry(self) -> ModelEntry:
         """The model in the result file."""
-        config = self.model.config
-        provenance = config.provenance
+        config, provenance = self.model.config, self.model.config.provenance
+        plain = {key: value for key, value in provenance.items() if isinstance(value, (str, int, float))}
         return ModelEntry(
             row=self.row,
             ref=self.ref or config.name,
@@ -39,9 +39,7 @@ class EvaluatedModel:
             digest=self.digest,
             parameters=sum(p.numel() for p in self.model.denoiser.network.parameters()),
             teacher=str(provenance.get("teacher", "")),
-            provenance={
-                key: value for key, value in provenance.items() if isinstance(value, (str, int, float))
-            },
+            provenance=plain,
         )
 
 

@@ -25,13 +25,15 @@ from di4c_cli.tasks.base import ToyTask
 from di4c_cli.tasks.registry import TASKS
 
 FIGURE_ONLY = "The paper shows this as a figure without numbers ({}): there is nothing to print beside ours."
-HYBRID = {"hybrid": HALF_OF_THE_STEPS}
+
+
+def _cells(rows: Sequence[str], steps: Sequence[int]) -> tuple[CellSpec, ...]:
+    return tuple(CellSpec(row, column(k), k) for row in rows for k in steps)
 
 
 def _cifar_cell(row: str, steps: int, fid: float, score: float) -> CellSpec:
-    return CellSpec(
-        row, column(steps), steps, HYBRID if row == "hybrid" else {}, {"frechet": fid, "is": score}
-    )
+    options = {"hybrid": HALF_OF_THE_STEPS} if row == "hybrid" else {}
+    return CellSpec(row, column(steps), steps, options, {"frechet": fid, "is": score})
 
 
 def cifar10_table1() -> EvaluationProtocol:
@@ -42,14 +44,12 @@ def cifar10_table1() -> EvaluationProtocol:
         "hybrid": {10: (25.54, 8.00), 20: (9.47, 8.56), 40: (8.02, 8.43)},
     }
     cells = [_cifar_cell(row, steps, *pair) for row, line in figures.items() for steps, pair in line.items()]
-    return EvaluationProtocol(
-        "cifar10-table1",
+    title, metrics = (
         "CIFAR-10, tab:tldr (FID against the training set / IS, 50 000 samples)",
-        tuple(cells),
-        50_000,
         ("frechet", "is"),
-        labels="none",
-        shape="together",
+    )
+    return EvaluationProtocol(
+        "cifar10-table1", title, tuple(cells), 50_000, metrics, labels="none", shape="together"
     )
 
 
@@ -148,38 +148,31 @@ def imagenet_samples() -> EvaluationProtocol:
     """fig:maskgit-samples: Ostrich, Burger, Volcano."""
     models = (("teacher", 8, 3.0), ("teacher", 4, 11.0), ("student", 4, 6.0), ("di4c-d", 4, 7.0))
     cells = tuple(
-        CellSpec(
-            row,
-            f"label {label}, {column(k)}, w {w:g}",
-            k,
-            {"sampler": "confidence", "guidance": w},
-            label=str(label),
-        )
+        replace(_guided(row, k, w), column=f"label {label}, {column(k)}, w {w:g}", label=str(label))
         for label in (9, 933, 980)
         for row, k, w in models
     )
-    return EvaluationProtocol(
-        "imagenet-samples", "ImageNet 256×256, fig:maskgit-samples", cells, 16, scorers=()
-    )
+    title = "ImageNet 256×256, fig:maskgit-samples"
+    return EvaluationProtocol("imagenet-samples", title, cells, 16, scorers=())
 
 
 TEXT_ROWS = ("teacher", "student", "di4c-d", "student-2", "di4c-d-2")
 """`student-2`: a second round (di4c²)."""
+TEXT_STEPS = (8, 16, 32, 64, 128)
 
 
 def owt_uncond() -> EvaluationProtocol:
     """fig:uncond-ppl and fig:language-app-c: generative perplexity against steps."""
-    cells = tuple(CellSpec(row, column(k), k) for row in TEXT_ROWS for k in (8, 16, 32, 64, 128))
+    cells = _cells(TEXT_ROWS, TEXT_STEPS)
     notes = (FIGURE_ONLY.format("fig:uncond-ppl, fig:language-app-c"),)
     title = "OpenWebText, unconditional (generative perplexity, 1024 samples)"
-    return EvaluationProtocol(
-        "owt-uncond", title, cells, 1024, ("perplexity", "perplexity_strict", "entropy"), notes
-    )
+    metrics = ("perplexity", "perplexity_strict", "entropy")
+    return EvaluationProtocol("owt-uncond", title, cells, 1024, metrics, notes)
 
 
 def owt_cond() -> EvaluationProtocol:
     """fig:ppl-sbleu and fig:language-app-d: perplexity against Self-BLEU of five continuations."""
-    cells = tuple(CellSpec(row, column(k), k) for row in TEXT_ROWS for k in (8, 16, 32, 64, 128))
+    cells = _cells(TEXT_ROWS, TEXT_STEPS)
     notes = (FIGURE_ONLY.format("fig:ppl-sbleu, fig:language-app-d"),)
     title = "WebText prompts, 50 of 100 tokens given, 5 continuations of 256 prompts"
     metrics = ("perplexity", "entropy", "self_bleu")
@@ -188,7 +181,7 @@ def owt_cond() -> EvaluationProtocol:
 
 def owt_mauve() -> EvaluationProtocol:
     """fig:mauve: MAUVE of the unconditional samples."""
-    cells = tuple(CellSpec(row, column(k), k) for row in TEXT_ROWS for k in (8, 16, 32, 64, 128))
+    cells = _cells(TEXT_ROWS, TEXT_STEPS)
     notes = (FIGURE_ONLY.format("fig:mauve"),)
     title = "OpenWebText, MAUVE (100 tokens, scale 5, 5 runs, 1024 samples)"
     return EvaluationProtocol("owt-mauve", title, cells, 1024, ("mauve",), notes, scorers=("mauve",))
@@ -229,9 +222,8 @@ def steps_saved_protocol(task: ToyTask, steps: Sequence[int] | None = None) -> E
 
     The teacher is also sampled at the student's step counts.
     """
-    chosen = {"student": list(steps or STUDENT_STEPS)}
-    chosen = {"teacher": sorted({*TEACHER_STEPS, *chosen["student"]}), **chosen}
-    cells = tuple(CellSpec(row, column(k), k) for row, counts in chosen.items() for k in counts)
+    own = list(steps or STUDENT_STEPS)
+    cells = _cells(["teacher"], sorted({*TEACHER_STEPS, *own})) + _cells(["student"], own)
     return EvaluationProtocol(
         STEPS_SAVED,
         f"{task.name}: steps saved at equal quality",

@@ -7,6 +7,7 @@ import io
 import json
 import zipfile
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -20,26 +21,21 @@ MAX_FEATURE_ROWS = 10_000
 """Feature rows kept for KID and precision/recall, which need the rows themselves."""
 
 
+@dataclass
 class FeatureReference:
-    """Moments of all reference images and the features of the first `MAX_FEATURE_ROWS`."""
+    """Moments of all reference images and the features of the first `MAX_FEATURE_ROWS`.
 
-    def __init__(
-        self,
-        name: str,
-        network: str,
-        digest: str,
-        moments: FeatureMoments,
-        features: np.ndarray,
-        source: str = "",
-        size: tuple[int, ...] = (),
-    ) -> None:
-        """`network` and `digest` are hashes of feature network and images, `source` says where they were.
+    `network` and `digest` are hashes of feature network and images, `source` is where the images were, `size` their
+    height and width, empty if unknown.
+    """
 
-        `size` is the images' height and width, empty if unknown.
-        """
-        self.name, self.network, self.digest, self.source = name, network, digest, source
-        self.size = size
-        self.moments, self.features = moments, features
+    name: str
+    network: str
+    digest: str
+    moments: FeatureMoments
+    features: np.ndarray
+    source: str = ""
+    size: tuple[int, ...] = ()
 
     @property
     def count(self) -> int:

@@ -60,10 +60,9 @@ def read_bench(path: Path) -> dict[str, Any] | None:
 def bench_tables(bench: dict[str, Any]) -> str:
     """Every side's figures, the ratios with their intervals and the machine; empty for another file's content."""
     try:
-        rows = [_side(result, name, side) for result in bench["results"] for name, side in _sides(result)]
-        ratios = [
-            _ratio(result, key) for result in bench["results"] for key in LATENCY_RATIOS if key in result
-        ]
+        found = bench["results"]
+        rows = [_side(result, name, side) for result in found for name, side in result["sides"].items()]
+        ratios = [_ratio(result, key) for result in found for key in LATENCY_RATIOS if key in result]
         machine = (
             f"{bench['processor']}, {bench['device']}, {bench['threads']} threads, torch {bench['torch']}"
         )
@@ -71,38 +70,24 @@ def bench_tables(bench: dict[str, Any]) -> str:
         return ""
     if not rows:
         return ""
-    header = [
-        "experiment",
-        "steps",
-        "batch",
-        "side",
-        "seconds per batch",
-        "p50",
-        "p95",
-        "samples/s",
-        "peak MB",
-    ]
     lines = "".join(f"<li>{escape(line)}</li>" for line in ratios)
-    return f'{html_table(header, rows)}<ul>{lines}</ul><p class="soft">Measured on {escape(machine)}.</p>'
+    table = html_table(list(rows[0]), [list(row.values()) for row in rows])
+    return f'{table}<ul>{lines}</ul><p class="soft">Measured on {escape(machine)}.</p>'
 
 
-def _sides(result: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    return list(result["sides"].items())
-
-
-def _side(result: dict[str, Any], name: str, side: dict[str, Any]) -> list[str]:
+def _side(result: dict[str, Any], name: str, side: dict[str, Any]) -> dict[str, str]:
     memory = side.get("peak_mb")
-    return [
-        str(result["experiment"]),
-        str(result["settings"]["steps"]),
-        str(result["batch"]),
-        name,
-        f"{side['mean']:.4f} ± {side['std']:.4f}",
-        f"{side['p50']:.4f}",
-        f"{side['p95']:.4f}",
-        number(float(side["samples_per_second"])),
-        "–" if memory is None else f"{memory:.0f}",
-    ]
+    return {
+        "experiment": str(result["experiment"]),
+        "steps": str(result["settings"]["steps"]),
+        "batch": str(result["batch"]),
+        "side": name,
+        "seconds per batch": f"{side['mean']:.4f} ± {side['std']:.4f}",
+        "p50": f"{side['p50']:.4f}",
+        "p95": f"{side['p95']:.4f}",
+        "samples/s": number(float(side["samples_per_second"])),
+        "peak MB": "–" if memory is None else f"{memory:.0f}",
+    }
 
 
 def _ratio(result: dict[str, Any], key: str) -> str:

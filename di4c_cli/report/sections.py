@@ -22,7 +22,7 @@ from di4c_cli.report.charts import (
     training_chart,
 )
 from di4c_cli.report.summary import is_frontier
-from di4c_cli.report.table import STEPS_SAVED_COLUMNS, overview, steps_saved_rows
+from di4c_cli.report.table import overview, steps_saved_rows
 
 CURVES = ("loss", "distil", "consis", "corr", "marginal", "explained", "kl", "law")
 """Metrics of a training record that are drawn, whichever method wrote them."""
@@ -81,7 +81,7 @@ def steps_saved(results: Results) -> str:
         f"Geometric means over {results.cells[0].repeats} repeats with 95 % intervals. Steps saved: the steps at "
         "which the teacher is as good as the student, divided by the student's."
     )
-    table = html_table(list(STEPS_SAVED_COLUMNS), rows)
+    table = html_table(list(rows[0]), [list(row.values()) for row in rows])
     return f'<h3>Steps saved at equal quality</h3>{table}<p class="soft">{note}</p>'
 
 

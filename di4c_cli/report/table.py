@@ -122,19 +122,6 @@ def overview(results: Results) -> tuple[list[str], list[list[str]]]:
     return header, body
 
 
-STEPS_SAVED_COLUMNS = (
-    "task",
-    "n",
-    "steps",
-    "quality",
-    "teacher at the same steps",
-    "steps saved",
-    "diversity / teacher's",
-    "/ teacher's best",
-    "nearer to training; teacher",
-)
-
-
 def interval_text(figure: Figure | None, digits: int = 3) -> str:
     """`2.31 [2.05, 2.60]`."""
     if figure is None:
@@ -145,25 +132,23 @@ def interval_text(figure: Figure | None, digits: int = 3) -> str:
     return f"{text} [{figure.low:.{digits}g}, {figure.high:.{digits}g}]"
 
 
-def steps_saved_rows(results: Results) -> list[list[str]]:
+def steps_saved_rows(results: Results) -> list[dict[str, str]]:
     """One row for each step count of the student; quality is the geometric mean over the repeats."""
-    count = results.cells[0].n if results.cells else 0
     rows = []
     for entry in results.steps_saved:
         bound, memory = "≥ " if entry.at_least else "", interval_text(entry.nearer_to_training)
         if entry.teacher_nearer_to_training is not None:
             memory += f"; {entry.teacher_nearer_to_training.value:.3g}"
-        rows.append(
-            [
-                results.task or results.title,
-                str(count),
-                str(entry.steps),
-                interval_text(entry.quality, 4),
-                interval_text(entry.teacher_quality, 4),
-                f"{bound}{interval_text(entry.steps_saved)}x",
-                interval_text(entry.diversity),
-                interval_text(entry.diversity_best),
-                memory,
-            ]
-        )
+        row = {
+            "task": results.task or results.title,
+            "n": str(results.cells[0].n),
+            "steps": str(entry.steps),
+            "quality": interval_text(entry.quality, 4),
+            "teacher at the same steps": interval_text(entry.teacher_quality, 4),
+            "steps saved": f"{bound}{interval_text(entry.steps_saved)}x",
+            "diversity / teacher's": interval_text(entry.diversity),
+            "/ teacher's best": interval_text(entry.diversity_best),
+            "nearer to training; teacher": memory,
+        }
+        rows.append(row)
     return rows

@@ -1,6 +1,6 @@
 """Scorers by name. Importing this package registers the built-in ones."""
 
-from di4c_cli.evaluation.scorers import exact, features, judge, memorisation, ngram
+from di4c_cli.evaluation.scorers import exact, features, memorisation, text
 from di4c_cli.evaluation.scorers.base import (
     Scorer,
     ScorerContext,
@@ -11,4 +11,4 @@ from di4c_cli.evaluation.scorers.base import (
 )
 
 __all__ = ["Scorer", "ScorerContext", "figure_of", "make_scorers", "register_scorer", "scorer_names"]
-__all__ += ["exact", "features", "judge", "memorisation", "ngram"]
+__all__ += ["exact", "features", "memorisation", "text"]
