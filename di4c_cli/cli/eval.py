@@ -141,7 +141,7 @@ def _list_protocols() -> None:
     from di4c_cli.evaluation.protocols import PROTOCOLS, STEPS_SAVED, steps_saved_protocol
     from di4c_cli.tasks.registry import TASKS
 
-    rows = [[name, make().title, str(make().n), str(len(make().cells))] for name, make in PROTOCOLS.items()]
+    rows = [[name, one.title, str(one.n), str(len(one.cells))] for name, one in PROTOCOLS.items()]
     repeated = [steps_saved_protocol(task) for task in TASKS.values()]
     sizes = [protocol.n for protocol in repeated]
     rows.append(

@@ -45,8 +45,8 @@ def self_bleu(groups: Sequence[Sequence[Sequence[int]]], order: int = 4) -> np.n
     Mean over the group's members of BLEU against the others; n = 1..`order` with equal weights, smoothing
     method 1, through nltk. Sequences include the prompt.
     """
-    try:  # nltk is optional
-        from nltk.translate.bleu_score import SmoothingFunction, sentence_bleu
+    try:
+        from nltk.translate.bleu_score import SmoothingFunction, sentence_bleu  # an optional dependency
     except ImportError as error:
         raise UserError("Self-BLEU needs nltk.", "Install it with `pip install 'di4c[text]'`.") from error
     smoothing, weights = SmoothingFunction().method1, tuple([1.0 / order] * order)

@@ -175,7 +175,7 @@ def as_svg(chart: Chart, size: tuple[float, float] = SMALL) -> str:
 
 def _draw(chart: Chart, size: tuple[float, float], heading: str, kind: str) -> bytes:
     import matplotlib  # slow to import, see above
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure  # likewise
 
     # the salt makes the ids of equal charts equal, "none" keeps text as text, a dollar sign is a dollar sign
     settings = {"svg.hashsalt": chart.title, "svg.fonttype": "none", "text.parse_math": False, "font.size": 9}

@@ -24,8 +24,10 @@ from di4c_cli.report.charts import (
 from di4c_cli.report.summary import is_frontier
 from di4c_cli.report.table import overview, steps_saved_rows
 
-CURVES = ("loss", "distil", "consis", "corr", "marginal", "explained", "kl", "law")
+CURVES = ("loss", "distil", "consis", "corr", "marginal", "reconstruction", "kl", "prior_loss")
 """Metrics of a training record that are drawn, whichever method wrote them."""
+OLD_CURVES = {"reconstruction": "explained", "prior_loss": "law"}
+"""Their names in records of di4c 0.1."""
 CURVE_POINTS = 300
 
 
@@ -143,9 +145,8 @@ def curves(run: Path | None) -> str:
     rows = _rows(run / "metrics.jsonl") if run is not None else []
     charts = []
     for name in CURVES:
-        points = [
-            (float(i + 1), row[name]) for i, row in enumerate(rows) if isinstance(row.get(name), (int, float))
-        ]
+        values = [row.get(name, row.get(OLD_CURVES.get(name, name))) for row in rows]
+        points = [(float(i), value) for i, value in enumerate(values, 1) if isinstance(value, (int, float))]
         if len(points) > 1:
             charts.append(training_chart(name, _thin(points)))
     return f"<h2>Training</h2>{chart_grid(charts)}" if charts else ""

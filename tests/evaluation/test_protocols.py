@@ -30,14 +30,14 @@ def _run(
 
 
 def test_protocols_have_the_papers_sizes() -> None:
-    sizes = {name: (make().n, len(make().cells)) for name, make in PROTOCOLS.items()}
+    sizes = {name: (one.n, len(one.cells)) for name, one in PROTOCOLS.items()}
     assert sizes["cifar10-table1"] == (50_000, 9)
     assert sizes["cifar10-steps"] == (10_000, 20)
     assert sizes["cifar10-pc"] == (10_000, 8)
     assert sizes["imagenet-fid-is"] == (50_000, 3 * 8 + 5)
     assert sizes["owt-uncond"][0] == 1024 and sizes["owt-cond"][0] == 256 * 5
     assert {"cifar10-tau", "imagenet-best", "imagenet-samples", "owt-mauve", "owt-samples"} <= sizes.keys()
-    assert all(make().name == name for name, make in PROTOCOLS.items())
+    assert all(one.name == name for name, one in PROTOCOLS.items())
 
 
 def test_protocols_have_the_papers_numbers_in_their_cells() -> None:

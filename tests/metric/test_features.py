@@ -38,7 +38,7 @@ def _images(seed: int, n: int = 60, size: int = 6) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, 256, size=(n, size, size, 3)).astype(np.uint8)
 
 
-def test_torchmetrics_agrees_with_the_same_feature_module(script: Path) -> None:
+def test_feature_scores_agree_with_torchmetrics(script: Path) -> None:
     from torchmetrics.image.fid import FrechetInceptionDistance
     from torchmetrics.image.inception import InceptionScore
     from torchmetrics.image.kid import KernelInceptionDistance
@@ -62,7 +62,7 @@ def test_torchmetrics_agrees_with_the_same_feature_module(script: Path) -> None:
     assert inception_score(law)[0] == pytest.approx(float(score.compute()[0]), rel=1e-4)
 
 
-def test_grey_images_are_repeated_and_chunks_do_not_matter(script: Path) -> None:
+def test_scripted_features_repeat_grey_images_in_any_chunk(script: Path) -> None:
     grey = _images(2)[..., 0]
     colour = np.repeat(grey[..., None], 3, axis=-1)
     np.testing.assert_array_equal(
@@ -72,7 +72,7 @@ def test_grey_images_are_repeated_and_chunks_do_not_matter(script: Path) -> None
     np.testing.assert_allclose(small, ScriptedFeatures(script, chunk=60).embed(colour)[0], atol=1e-6)
 
 
-def test_networks_that_cannot_be_used_are_named(script: Path, tmp_path: Path) -> None:
+def test_scripted_features_name_networks_that_cannot_be_used(script: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no feature network"):
         ScriptedFeatures(tmp_path / "nothing.pt")
     (tmp_path / "text.pt").write_text("hello")
@@ -85,7 +85,7 @@ def test_networks_that_cannot_be_used_are_named(script: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("size", [8, 32, 400])
-def test_tensorflows_resize_is_a_sampling_grid_without_half_pixels(size: int) -> None:
+def test_tf_resize_is_a_sampling_grid_without_half_pixels(size: int) -> None:
     x = torch.rand(2, 3, size, size, generator=torch.Generator().manual_seed(0))
     theta = torch.eye(2, 3)
     theta[:, 2] += torch.tensor([1 / size - 1 / 299, 1 / size - 1 / 299])
@@ -121,7 +121,7 @@ def test_reference_statistics_are_cached_with_provenance(tmp_path: Path) -> None
     assert network.seen == 126, "a damaged cache is made again"
 
 
-def test_references_refuse_what_they_cannot_serve(tmp_path: Path) -> None:
+def test_references_reject_other_networks_and_sizes(tmp_path: Path) -> None:
     reference = make_reference("real", Mean(), [_images(0, 30)])
     reference.require(30)
     with pytest.raises(UserError, match="has 30 images, fewer than the 31 samples"):
@@ -139,7 +139,7 @@ def test_references_refuse_what_they_cannot_serve(tmp_path: Path) -> None:
         FeatureReference.load(tmp_path / "bad.npz")
 
 
-def test_digests_see_every_bit() -> None:
+def test_tensors_digest_depends_on_every_bit() -> None:
     tensors = {"a": torch.zeros(3), "b": torch.ones(2, 2)}
     first = tensors_digest(tensors)
     assert first == tensors_digest(dict(reversed(tensors.items())))

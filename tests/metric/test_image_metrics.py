@@ -69,7 +69,7 @@ def test_moments_in_batches_are_numpys_and_survive_an_offset() -> None:
     assert frechet(again, moments) == pytest.approx(0, abs=1e-9)
 
 
-def test_frechet_refuses_one_sample_and_unequal_features() -> None:
+def test_frechet_rejects_one_sample_and_unequal_features() -> None:
     with pytest.raises(UserError, match="at least 2"):
         frechet(FeatureMoments.of(np.ones((1, 3))), FeatureMoments.of(np.ones((5, 3))))
     with pytest.raises(UserError, match="same feature network"):
@@ -155,7 +155,7 @@ def test_precision_recall_needs_neighbours() -> None:
         precision_recall(np.zeros((3, 2)), np.zeros((9, 2)))
 
 
-def test_recalls_of_halves_are_those_of_each_half_alone() -> None:
+def test_half_recalls_are_those_of_each_half_alone() -> None:
     generator = np.random.default_rng(8)
     points, reference = generator.normal(size=(600, 4)), generator.normal(size=(550, 4))
     first = halvings(600, 3)
