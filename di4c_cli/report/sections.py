@@ -191,17 +191,10 @@ def provenance(results: Results) -> str:
         [i.name, i.kind, i.digest, i.reference, str(i.reference_n or "–"), i.reference_digest or "–"]
         for i in results.instruments
     ]
-    settings = [
-        [
-            c.row,
-            c.column,
-            str(c.n),
-            str(c.seed),
-            c.labels,
-            ", ".join(f"{k} {v}" for k, v in c.settings.items()),
-        ]
-        for c in results.cells
-    ]
+    settings = []
+    for cell in results.cells:
+        named = ", ".join(f"{key} {value}" for key, value in cell.settings.items())
+        settings.append([cell.row, cell.column, str(cell.n), str(cell.seed), cell.labels, named])
     versions = ", ".join(f"{name} {version}" for name, version in results.packages.items())
     typed = f"<p><code>{escape(results.command)}</code></p>" if results.command else ""
     return (

@@ -211,6 +211,8 @@ class MauveScorer(Scorer):
     @classmethod
     def create(cls, context: ScorerContext) -> MauveScorer:
         path = context.options.reference
+        if context.model is None or not isinstance(context.model.codec, Text):
+            raise UserError("MAUVE compares texts.", "Name a text model with --student or --teacher.")
         if path is None:
             raise UserError("MAUVE compares with real texts.", "Name them with --reference FILE.txt.")
         return cls(_load_judge(context), read_texts(path), path.name)
