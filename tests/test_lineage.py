@@ -14,7 +14,7 @@ from di4c_cli.build import build_denoiser
 from di4c_cli.cli import bench_latency
 from di4c_cli.cli.app import app
 from di4c_cli.errors import UserError
-from di4c_cli.evaluation.contest import entrants
+from di4c_cli.evaluation.models import load_models
 from di4c_cli.lineage import TeacherRef, find_teacher
 from di4c_cli.recipe_file import read
 from di4c_cli.sampler.config import HandoffConfig
@@ -41,7 +41,7 @@ def test_entrants_include_a_local_teacher(tmp_path: Path, monkeypatch: pytest.Mo
     save_pair(tmp_path / "models")
     for number, ref in enumerate(("models/teacher", str(tmp_path / "models/teacher/model.safetensors"))):
         run = run_of(tmp_path, ref, f"run-{number}")
-        found = entrants(str(run / "student"), None)
+        found = load_models(str(run / "student"), None)
         assert [(entrant.row, entrant.ref) for entrant in found] == [
             ("teacher", ref),
             ("student", str(run / "student")),
@@ -68,7 +68,7 @@ def test_eval_of_a_student_without_its_teacher_is_alone(tmp_path: Path) -> None:
     _, pupil = save_pair(tmp_path)
     (tmp_path / "recipe.yaml").unlink()
     told: list[str] = []
-    assert [entrant.row for entrant in entrants(str(pupil), None, say=told.append)] == ["student"]
+    assert [one.row for one in load_models(str(pupil), None, say=told.append)] == ["student"]
     assert len(told) == 1 and "'teacher'" in told[0] and "alone" in told[0] and "--teacher" in told[0]
     words = ["eval", "--student", str(pupil), "--steps", "1", "-n", "60", "--out", str(tmp_path / "out")]
     done = CliRunner().invoke(app, words)
@@ -76,13 +76,13 @@ def test_eval_of_a_student_without_its_teacher_is_alone(tmp_path: Path) -> None:
     assert "alone" in done.stderr
 
 
-def test_entrants_of_a_handoff_student_need_its_teacher(tmp_path: Path) -> None:
+def test_load_models_needs_the_teacher_of_a_handoff_student(tmp_path: Path) -> None:
     model = small_model("student")
     model.config.sampling.handoff = HandoffConfig()
     model.config.provenance["teacher"] = "nobody.pt"
     model_folder.save_folder(tmp_path / "student", model.config, model.denoiser, "# card\n")
     with pytest.raises(UserError, match=r"'nobody.pt' .* Name it with --teacher"):
-        entrants(str(tmp_path / "student"), None)
+        load_models(str(tmp_path / "student"), None)
 
 
 @pytest.mark.parametrize("name", ["evil/model", "evil/model@main", "{folder}", "../teacher", "no\0name"])

@@ -18,6 +18,7 @@ from di4c_cli.latent.config import LatentConfig
 from di4c_cli.model import Model, newest_run
 from di4c_cli.model_folder import save_folder
 from di4c_cli.sampler.config import RENAMED_KEYS, HandoffConfig, SamplingConfig
+from di4c_cli.tasks.config import TASK_NAMES
 
 NETWORKS = {
     "maskgit": {
@@ -137,7 +138,7 @@ def test_newest_run_is_the_last_written(tmp_path: Path) -> None:
     assert newest_run(tmp_path) == tmp_path / "new" / "student"
 
 
-@pytest.mark.parametrize("world", embedded.WORLDS)
+@pytest.mark.parametrize("world", TASK_NAMES)
 @pytest.mark.parametrize("kind", ["teacher", "student"])
 def test_embedded_models_load_and_sample(world: str, kind: str) -> None:
     name = world if kind == "teacher" else f"{world}-student"

@@ -118,8 +118,8 @@ def _models(student: str | None, teacher: str | None, device: str) -> tuple[Any,
 
 
 def _show(results: list[dict[str, Any]]) -> None:
-    """Print the paper's table, then all figures and ratios."""
-    from di4c_cli.report.latency import RATIOS
+    """The paper's table, then everything else."""
+    from di4c_cli.report.latency import LATENCY_RATIOS
 
     paper, figures = [], []
     for r in results:
@@ -136,7 +136,7 @@ def _show(results: list[dict[str, Any]]) -> None:
     header = ["Experiment", "side", "batch", "p50 (s)", "p95 (s)", "samples/s", "tokens/s", "peak MB"]
     show_table("All sides", header, figures)
     for r in results:
-        for key, words in RATIOS.items():
+        for key, words in LATENCY_RATIOS.items():
             if key in r:
                 interval = f"[{r[key]['low']:.3f}, {r[key]['high']:.3f}]"
                 print(f"{r['experiment']}: {words} {r[key]['ratio']:.3f} {interval}")

@@ -24,8 +24,7 @@ def report(
 
 
 def _report(run: Path | None, out: Path | None) -> None:
-    from di4c_cli.report.locate import locate
-    from di4c_cli.report.page import write_page
+    from di4c_cli.report.page import locate, write_page
 
-    place = locate(run)
-    print(write_page(place.results, place.folder, place.run, out))
+    source = locate(run)
+    print(write_page(source.results, source.folder, source.run, out))

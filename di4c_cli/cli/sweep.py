@@ -13,7 +13,7 @@ from di4c_cli.cli.live import LiveTable
 from di4c_cli.training.sweep_recipe import Sweep, read_sweep, row_recipes
 
 if TYPE_CHECKING:
-    from di4c_cli.evaluation.result import Results
+    from di4c_cli.evaluation.results import Results
 
 
 def sweep(

@@ -21,7 +21,6 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from di4c_cli.cli.app import COMMANDS, app
-from di4c_cli.training import worlds
 from tests.helpers.published_models import GOLDEN
 from tests.helpers.scan_network import Scan
 from tests.helpers.shown import commands, header, overlooked
@@ -64,12 +63,6 @@ LATE = re.compile(r"\bRUN\b")
 
 ONCE = ("di4c eval --protocol tiny-speedup", "accelerate launch -m di4c_cli distill …")
 """Long lines that stand alone: tried on the first page that shows them."""
-
-
-@pytest.fixture(autouse=True)
-def _quick_classifier(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`di4c pretrain` trains a classifier for the digits too, and has no flag to make that short."""
-    monkeypatch.setattr(worlds.make_classifier, "__defaults__", (2,))
 
 
 def exempt(command: str) -> bool:

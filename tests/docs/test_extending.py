@@ -121,7 +121,7 @@ def test_sampler_example_samples(here: Path) -> None:
     assert torch.equal(alone[0], names["x"][3]), "sample 3 is the same in any batch"
 
 
-def test_metric_example_measures(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_metric_example_registers_and_runs_a_scorer(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = run("ink.py", here)
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 4 and lines[0].startswith("teacher 1 step")

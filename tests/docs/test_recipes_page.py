@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from di4c_cli.recipe import Pretrain, Recipe
+from di4c_cli.recipe import Recipe
+from di4c_cli.tasks.config import PretrainConfig
 from tools import make_recipes
 
 
@@ -12,7 +13,7 @@ def test_recipes_page_is_up_to_date() -> None:
 
 
 def test_recipe_keys_all_have_a_meaning() -> None:
-    sections = [("recipe", Recipe), ("pretrain", Pretrain)]
+    sections = [("recipe", Recipe), ("pretrain", PretrainConfig)]
     sections += [inner for _, model in sections for inner in make_recipes.nested(model)]
     assert {"method: {name: di4c}", "method: {name: variational}", "training.optimizer"} <= dict(
         sections

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from di4c_cli import __version__, embedded, recipe_file
+from di4c_cli import __version__, recipe_file
+from di4c_cli.tasks.config import TASK_NAMES
 from tools.install_wheel import ROOT, build
 
 pytest.importorskip("hatchling")
 MEGABYTES = 15
-"""More than this would be a mistake: the embedded worlds are a promise to be small."""
+"""More than this would be a mistake: the embedded tasks are a promise to be small."""
 
 
 @pytest.fixture(scope="module")
@@ -32,8 +33,8 @@ def test_wheel_has_every_module_and_data_file(names: set[str]) -> None:
     ]
     assert {path.relative_to(ROOT).as_posix() for path in tracked} <= names
     assert {f"di4c_cli/recipes/{name}.yaml" for name in recipe_file.names()} <= names
-    for world in embedded.WORLDS:
-        assert f"di4c_cli/embedded/{world}/student/model.safetensors" in names
+    for task in TASK_NAMES:
+        assert f"di4c_cli/embedded/{task}/student/model.safetensors" in names
 
 
 def test_wheel_has_nothing_else(names: set[str]) -> None:
