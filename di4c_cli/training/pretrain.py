@@ -18,6 +18,7 @@ from di4c_cli.build import build_denoiser
 from di4c_cli.config import ModelConfig
 from di4c_cli.denoiser import Denoiser
 from di4c_cli.errors import UserError
+from di4c_cli.model_folder import save_folder
 from di4c_cli.noise import Noise
 from di4c_cli.tasks.config import PretrainConfig
 from di4c_cli.tasks.registry import get_task
@@ -206,7 +207,7 @@ def _batch_loss(denoiser: Denoiser, samples: LabelledSamples, config: PretrainCo
     pick = (noise.uniform("item") * len(x)).long()
     label = None
     if labels is not None:
-        label = torch.where(noise.uniform("drop") < config.training.label_drop, -1, labels[pick])
+        label = torch.where(noise.uniform("drop") < config.training.label_dropout, -1, labels[pick])
     t, x0 = _times(noise, config.time_low), x[pick]
     return denoising_loss(denoiser, x0, label, t, noise.uniform("corrupt", x0.shape[1]), True).mean()
 

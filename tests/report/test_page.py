@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from di4c_cli import student
+from di4c_cli import model_folder
 from di4c_cli.errors import UserError
 from di4c_cli.evaluation.config import EvaluationConfig
 from di4c_cli.evaluation.pipeline import prepare
@@ -58,7 +58,7 @@ def run(tmp_path_factory: pytest.TempPathFactory, teacher: Model, pupil: Model) 
     (folder / "latency.json").write_text("tables first\n" + json.dumps(BENCH))
     out = folder / "evaluation"
     for kind, model in (("teacher", teacher), ("student", pupil)):
-        student.save_folder(
+        model_folder.save_folder(
             tmp_path_factory.getbasetemp() / "pair" / kind, model.config, model.denoiser, "# small\n"
         )
     pair = {kind: str(tmp_path_factory.getbasetemp() / "pair" / kind) for kind in ("teacher", "student")}
