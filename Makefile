@@ -1,4 +1,4 @@
-# Everything sets itself up: `make demo`, `make test`. PYTHON chooses the interpreter the environment is made with.
+# Every target creates the environment first if it is missing: `make demo`, `make test`. PYTHON chooses its interpreter.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -33,9 +33,9 @@ test: install lint
 quick: install
 	$(BIN)/python -m pytest -m "not slow"
 
-# ratios against benchmarks/baseline.json; wants a machine that does nothing else
+# compares ratios with benchmarks/baseline.json; run nothing else on the machine meanwhile
 bench: install
-	$(BIN)/python benchmarks/guard.py
+	$(BIN)/python -m benchmarks.guard
 
 clean:
 	rm -rf $(VENV) runs/demo

@@ -1,20 +1,20 @@
 """Performance regression guard: runs the benchmarks and compares their ratios with those of baseline.json.
 
-    python benchmarks/guard.py             # what `make bench` does
-    python benchmarks/guard.py --update    # measure and write the baseline anew
-    python benchmarks/guard.py --only train-text
+    python -m benchmarks.guard             # what `make bench` does
+    python -m benchmarks.guard --update    # measure and write a new baseline
+    python -m benchmarks.guard --only train-text
 
 Times depend on the machine; ratios of two sides that took turns on it hardly do: student / teacher, our sampler /
 the network alone, a textbook sampler / ours, our loss / the networks alone, a dense loss / ours. A ratio has
-regressed when it is worse than its baseline by more than the tolerance, and not by chance: where a benchmark gives
-an interval, all of it must be beyond. Prints a table, then one JSON object as the last line; exit code 1 on a
-regression.
+regressed when it is worse than its baseline by more than the tolerance; where a benchmark gives an interval, the
+whole interval must be worse. Prints a table, then one JSON object as the last line; exit code 1 on a regression.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -27,8 +27,8 @@ from typing import Any
 from di4c_cli.cli.console import say, show_table
 
 BASELINE = Path(__file__).with_name("baseline.json")
-Run = Callable[[list[str]], dict[str, Any]]
-"""A `di4c` command line to the JSON object it ends with."""
+RunBenchmark = Callable[[list[str]], dict[str, Any]]
+"""From a module and its arguments to the JSON object that the module prints last."""
 
 
 @dataclass(frozen=True)
@@ -46,14 +46,19 @@ class Verdict:
     regressed: bool
 
 
-def run(words: list[str]) -> dict[str, Any]:
-    """The real command in a folder of its own."""
+def run_benchmark(words: list[str]) -> dict[str, Any]:
+    """`python -m …` in a temporary folder, where the benchmark may write its plot."""
+    path = os.pathsep.join(filter(None, [str(BASELINE.parents[1]), os.environ.get("PYTHONPATH")]))
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
-            [sys.executable, "-m", "di4c_cli", *words], stdout=subprocess.PIPE, text=True, cwd=folder
+            [sys.executable, "-m", *words],
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=folder,
+            env=os.environ | {"PYTHONPATH": path},
         )
     if done.returncode:
-        raise SystemExit(f"guard: `di4c {' '.join(words)}` ended with {done.returncode}.")
+        raise SystemExit(f"guard: `python -m {' '.join(words)}` ended with exit code {done.returncode}.")
     return dict(json.loads(done.stdout.strip().splitlines()[-1]))
 
 
@@ -85,13 +90,13 @@ def judge(
     return Verdict(benchmark, ratio, worse, baseline, value, low, high, limit, regressed)
 
 
-def measure(baseline: dict[str, Any], only: list[str], run: Run) -> list[Verdict]:
-    """Run the benchmarks one after the other; nothing else should run beside them."""
+def measure(baseline: dict[str, Any], only: list[str], run: RunBenchmark) -> list[Verdict]:
+    """Run the benchmarks one after the other; nothing else should run at the same time."""
     out = []
     for name, benchmark in baseline["benchmarks"].items():
         if only and name not in only:
             continue
-        say(f"{name}: di4c {' '.join(benchmark['command'])}")
+        say(f"{name}: python -m {' '.join(benchmark['command'])}")
         result = run(benchmark["command"])
         out += [
             judge(name, ratio, rule, baseline["tolerance"], result)
@@ -101,7 +106,7 @@ def measure(baseline: dict[str, Any], only: list[str], run: Run) -> list[Verdict
 
 
 def show(verdicts: list[Verdict]) -> None:
-    """The table for people."""
+    """Print the table."""
     rows = []
     for one in verdicts:
         interval = f"[{one.low:.3f}, {one.high:.3f}]" if one.low != one.high else ""
@@ -120,11 +125,13 @@ def updated(baseline: dict[str, Any], verdicts: list[Verdict]) -> dict[str, Any]
     return baseline
 
 
-def main(words: list[str], run: Run = run, path: Path = BASELINE) -> int:
-    """The command."""
+def main(words: list[str], run: RunBenchmark = run_benchmark, path: Path = BASELINE) -> int:
+    """Run the guard; the exit code is 1 if a ratio has regressed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--update", action="store_true", help="write the measured ratios into baseline.json")
-    parser.add_argument("--only", action="append", default=[], help="a benchmark by name; may be repeated")
+    parser.add_argument(
+        "--only", action="append", default=[], help="run this benchmark only; may be repeated"
+    )
     given = parser.parse_args(words)
     baseline = json.loads(path.read_text(encoding="utf-8"))
     unknown = set(given.only) - set(baseline["benchmarks"])

@@ -1,11 +1,11 @@
 """Two real training steps of every published recipe, with random weights of the published size.
 
-    python benchmarks/published.py --cifar10 data/cifar10
-    python benchmarks/published.py --only sdtt-7 --batch 1
+    python -m benchmarks.published --cifar10 data/cifar10
+    python -m benchmarks.published --only sdtt-7 --batch 1
 
-Each is the real command (`di4c distill --recipe … --iterations 2`) in a process of its own, on random tokens, codes
-or, with `--cifar10`, on the real images. The first step pays for what is set up once, so the second one counts. Prints
-a table, then one JSON object as the last line.
+Each recipe runs as the real command (`di4c distill --recipe … --iterations 2`) in a process of its own, on random
+tokens or codes or, with `--cifar10`, on the real images. The first step includes the set-up, so the second step is
+reported. Prints a table, then one JSON object as the last line.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ RECIPES = [
     *("sdtt-6", "sdtt-6-d", "sdtt-7", "sdtt-7-d"),
     *("variational/tauldr-cifar10", "variational/maskgit-imagenet256", "variational/sdtt-7"),
 ]
-GOAL = 64
-"""Random samples in a file of data."""
+RANDOM_SAMPLES = 64
+"""Random samples in a data file."""
 
 
 @dataclass(frozen=True)
-class Ran:
-    """What two steps of one recipe took."""
+class RecipeTiming:
+    """Time and memory of two steps of one recipe."""
 
     recipe: str
     batch: int
@@ -53,7 +53,7 @@ class Ran:
 
 
 def random_teacher(config: ModelConfig, work: Path) -> Path:
-    """A folder with a teacher of this size, written once."""
+    """A folder with a random teacher of this size; an existing one is used again."""
     folder = work / f"{config.network['type']}-{config.network.get('length', 'pixels')}"
     if not folder.exists():
         torch.manual_seed(0)
@@ -62,23 +62,23 @@ def random_teacher(config: ModelConfig, work: Path) -> Path:
 
 
 def random_data(config: ModelConfig, work: Path) -> Path:
-    """Samples of random symbols, with labels where the teacher has any."""
-    size = build_length(config)
+    """Samples of random symbols, with labels if the teacher has classes."""
+    size = sample_length(config)
     path = work / f"random-{config.network['type']}.npz"
     generator = np.random.default_rng(0)
-    x = generator.integers(0, config.process["symbols"], (GOAL, size)).astype(np.int32)
-    labels = {"label": generator.integers(0, config.labels, GOAL)} if config.labels else {}
+    x = generator.integers(0, config.process["symbols"], (RANDOM_SAMPLES, size)).astype(np.int32)
+    labels = {"label": generator.integers(0, config.labels, RANDOM_SAMPLES)} if config.labels else {}
     np.savez(path, x=x, **labels)
     return path
 
 
-def build_length(config: ModelConfig) -> int:
+def sample_length(config: ModelConfig) -> int:
     """Positions of a sample."""
     return int(config.network.get("length") or np.prod(config.network["shape"]))
 
 
-def two_steps(name: str, batch: int | None, cifar10: Path | None, work: Path) -> Ran:
-    """Run the command and read what it wrote."""
+def two_steps(name: str, batch: int | None, cifar10: Path | None, work: Path) -> RecipeTiming:
+    """Run the command and read its metrics and peak memory."""
     recipe = recipe_file.read(name)
     config = published_config(recipe.teacher)
     assert config is not None
@@ -98,7 +98,7 @@ def two_steps(name: str, batch: int | None, cifar10: Path | None, work: Path) ->
         )
     last = read_rows(out / "metrics.jsonl")[-1]
     unit = 1 if sys.platform == "darwin" else 1024
-    return Ran(
+    return RecipeTiming(
         name,
         size,
         recipe.method.predictions_per_sample,
@@ -110,12 +110,14 @@ def two_steps(name: str, batch: int | None, cifar10: Path | None, work: Path) ->
 
 
 def main(words: list[str]) -> int:
-    """The command."""
+    """Run the recipes and print their timings."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", action="append", choices=RECIPES, help="a recipe; may be repeated")
-    parser.add_argument("--batch", type=int, help="at most so many samples a step")
+    parser.add_argument(
+        "--only", action="append", choices=RECIPES, help="run this recipe only; may be repeated"
+    )
+    parser.add_argument("--batch", type=int, help="largest batch size")
     parser.add_argument("--cifar10", type=Path, help="folder with the real images")
-    parser.add_argument("--work", type=Path, help="where teachers and runs are written; default: thrown away")
+    parser.add_argument("--work", type=Path, help="folder for teachers and runs; default: a temporary one")
     given = parser.parse_args(words)
     with tempfile.TemporaryDirectory() as scratch:
         work = given.work or Path(scratch)

@@ -5,45 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from di4c_cli.errors import UserError
-from di4c_cli.latent.config import LatentConfig
+from di4c_cli.latent.config import LatentConfig, upgrade_latent
+from di4c_cli.sampler.config import SamplingConfig, upgrade_sampling
 
-FORMAT = 1
-
-
-class SamplingDefaults(BaseModel):
-    """What `sample` does when no flag says otherwise."""
-
-    model_config = ConfigDict(extra="forbid")
-    sampler: Literal["analytical", "confidence", "tau-leaping"] = Field(
-        "analytical", description="which walk from noise to data"
-    )
-    steps: int = Field(4, ge=1, description="sampling steps")
-    last: Literal["sample", "argmax"] = Field("sample", description="what the last step does")
-    grid: Literal["uniform", "pixels"] = Field(
-        "uniform", description="times: i/N, or the pixel grid from 0.01"
-    )
-    guidance: float = Field(0.0, description="classifier-free guidance scale, used where a label is given")
-    lead: int | None = Field(
-        None, ge=1, description="the student makes the first so many steps, its teacher the rest; none: all"
-    )
-    lead_to: float | None = Field(
-        None, gt=0, lt=1, description="time that a leader's first step goes down to; none: as the grid says"
-    )
-    lead_shrink: float = Field(
-        0.0, ge=0, le=1, description="in N steps it goes (2/N)^this times as far as that; 0: always as far"
-    )
-    lead_until: int | None = Field(
-        None, ge=1, description="with more steps than this the teacher makes them all; none: never"
-    )
-    lead_labelled: int | None = Field(
-        None, ge=0, description="the same where a label is given; none: a label makes no difference"
-    )
-    tile: int = Field(
-        16, ge=1, le=4096, description="samples per network call; fixed, so that batches cannot matter"
-    )
+FORMAT = 2
+"""Of config.json; `upgrade` reads format 1, which di4c 0.1 wrote."""
 
 
 class ModelConfig(BaseModel):
@@ -58,8 +27,13 @@ class ModelConfig(BaseModel):
     latent: LatentConfig | None = None
     labels: int | None = None
     codec: dict[str, Any] = Field(default_factory=lambda: {"type": "none"})
-    sampling: SamplingDefaults = Field(default_factory=SamplingDefaults)
+    sampling: SamplingConfig = Field(default_factory=SamplingConfig)
     provenance: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _upgraded(cls, config: Any) -> Any:
+        return upgrade(config) if isinstance(config, dict) else config
 
     def codec_file_name(self) -> str | None:
         """The name of the codec's file beside config.json; a name that leads elsewhere is rejected."""
@@ -68,3 +42,19 @@ class ModelConfig(BaseModel):
             problem = f"The codec's file name {name!r} of '{self.name}' is not a plain name."
             raise UserError(problem, "Check the model's config.json.")
         return name
+
+
+def upgrade_tensor(name: str) -> str:
+    """The present name of a tensor in a model folder of any format."""
+    return name.replace("latent_law.", "latent_prior.", 1) if name.startswith("latent_law.") else name
+
+
+def upgrade(config: dict[str, Any]) -> dict[str, Any]:
+    """A config.json of an older format in the keys of today, section by section; provenance stays as recorded."""
+    if config.get("di4c") != 1:
+        return config
+    config = {**config, "di4c": FORMAT}
+    for section, upgrade_section in (("latent", upgrade_latent), ("sampling", upgrade_sampling)):
+        if isinstance(config.get(section), dict):
+            config[section] = upgrade_section(config[section])
+    return config

@@ -1,8 +1,9 @@
-"""Models as users meet them: `load(ref)` gives something to sample from and to ask for probabilities."""
+"""Models as users meet them: `load(ref)` gives a model to sample from and to ask for probabilities."""
 
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,13 @@ from di4c_cli.errors import UserError
 from di4c_cli.lineage import find_teacher, recorded_teacher
 from di4c_cli.load_report import LoadReport
 from di4c_cli.noise import Noise
-from di4c_cli.sampler.settings import resolve
+from di4c_cli.sampler.loop import OnStep, sample_many
+from di4c_cli.sampler.plan import SamplingPlan
 from di4c_cli.teacher import resolve as resolve_ref
 
 
 class Model:
-    """A denoiser with its codec, its defaults and its history."""
+    """A denoiser with its codec, its sampling defaults and its provenance."""
 
     def __init__(
         self,
@@ -33,7 +35,7 @@ class Model:
         load_report: LoadReport | None = None,
         codec_tensors: dict[str, Tensor] | None = None,
     ) -> None:
-        """`codec_tensors`: weights of a decoder that came from a foreign file and stands in no folder yet."""
+        """`codec_tensors`: weights of a decoder that came from a foreign file and are in no folder yet."""
         self.config, self.denoiser, self.load_report = config, denoiser, load_report
         self._folder, self._codec_tensors = folder, codec_tensors
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
@@ -42,7 +44,7 @@ class Model:
 
     @property
     def name(self) -> str:
-        """As config.json has it."""
+        """The name in config.json."""
         return self.config.name
 
     @property
@@ -55,9 +57,9 @@ class Model:
 
     @property
     def folder(self) -> Path | None:
-        """Where the codec's file is.
+        """The folder of the codec's file.
 
-        A decoder that stands in no folder yet is put into a temporary one that lives as long as the model.
+        A decoder that is in no folder yet is written to a temporary one that lives as long as the model.
         """
         if self._folder is None and self._codec_tensors is not None:
             self._scratch = tempfile.TemporaryDirectory(prefix="di4c-")
@@ -73,21 +75,21 @@ class Model:
 
     @property
     def teacher(self) -> Model:
-        """Who taught this student, found through its run or by a listed name when first needed."""
+        """This student's teacher, found through its run or by a listed name when first needed."""
         if self._teacher is None:
             self._teacher = self._load_teacher()
         return self._teacher
 
     @property
     def teacher_ref(self) -> str:
-        """What the teacher can be loaded by unasked; empty if the user has to name it."""
+        """The reference that `teacher` loads; empty if the user has to name the teacher."""
         found = find_teacher(self.config.provenance, self._folder)
         return "" if found is None else found.ref
 
     def _load_teacher(self) -> Model:
         name = recorded_teacher(self.config.provenance)
         if not name:
-            raise UserError(f"'{self.name}' does not say who taught it.", "Name the teacher with --teacher.")
+            raise UserError(f"'{self.name}' does not record its teacher.", "Name the teacher with --teacher.")
         found = find_teacher(self.config.provenance, self._folder)
         if found is None:
             raise UserError(
@@ -101,13 +103,13 @@ class Model:
                 "Name it with --teacher.",
             ) from error
 
-    def taught_by(self, teacher: Model) -> Model:
-        """The same model with its teacher at hand, wherever that came from."""
+    def with_teacher(self, teacher: Model) -> Model:
+        """The same model with a teacher that is loaded already."""
         self._teacher = teacher
         return self
 
     def to(self, device: torch.device | str) -> Model:
-        """Move the network, its decoder, and those of a teacher at hand."""
+        """Move the network, the decoder if it is built, and the teacher if it is loaded."""
         self.denoiser.to(device)
         if self._codec is not None:
             self._codec.to(device)
@@ -134,48 +136,43 @@ class Model:
         lam = self.denoiser.draw_latent(noise, "lam", x_t, times, label) if latent is None else latent
         return self.denoiser.predict(x_t, times, label, lam).dense()
 
+    def plan(self, labelled: bool = False, length: int | None = None, **flags: Any) -> SamplingPlan:
+        """The sampling plan of a request; `flags` are fields of `SamplingPlan`, None leaves the model's default."""
+        return SamplingPlan.resolve(self.denoiser, self.config.sampling, labelled, length, **flags)
+
     def sample(
         self,
         n: int,
         steps: int | None = None,
         seed: int = 0,
-        label: int | list[int] | Tensor | None = None,
+        label: int | Sequence[int] | Tensor | None = None,
         batch_size: int | None = None,
         first: int = 0,
-        **options: Any,
+        given: Tensor | None = None,
+        teacher: Denoiser | None = None,
+        plan: SamplingPlan | None = None,
+        on_step: OnStep | None = None,
+        advance: Callable[[int], None] = lambda count: None,
+        **flags: Any,
     ) -> Tensor:
         """`(n, D)` samples number `first` … of `seed`; the same for any `batch_size`.
 
-        `label`: one for all, or one per sample; None is unconditional. Other options are those of
-        `di4c_cli.sampler.Settings`, plus `given` and `teacher` (for hybrid sampling; else the student's own).
+        `label`: one for all, or one per sample; None is unconditional. `given`: symbols that must appear, -1 where
+        free. `teacher` makes the last steps of a hybrid; None is the student's own. `flags` are fields of
+        `SamplingPlan`; a `plan` that is resolved already replaces them and `steps`.
         """
-        from di4c_cli.sampler.run import sample_many
-
-        _check_rows(n, label, options.get("given"))
-        defaults = self.config.sampling
-        if options.get("teacher") is None and self.helped(steps, options.get("hybrid"), label is not None):
-            options["teacher"] = self.teacher.denoiser
-        return sample_many(self.denoiser, defaults, n, steps, seed, label, batch_size, first, **options)
-
-    def helped(self, steps: int | None = None, hybrid: int | None = None, labelled: bool = False) -> bool:
-        """Whether a teacher makes some of `steps` steps: `hybrid` of them, or what the model's defaults say."""
-        if hybrid is not None:
-            return hybrid > 0
-        defaults = self.config.sampling
-        return resolve(defaults, self.denoiser.length, steps, labelled).hybrid > 0
+        if plan is None:
+            length = None if given is None else int(given.shape[-1])
+            plan = self.plan(label is not None, length, steps=steps, **flags)
+        if plan.hybrid and teacher is None:
+            teacher = self.teacher.denoiser
+        return sample_many(
+            self.denoiser, plan, n, seed, label, batch_size, first, given, teacher, on_step, advance
+        )
 
     def decode(self, x: Tensor) -> Any:
         """Ids to a list of strings, or to uint8 images `(n, H, W)` or `(n, H, W, 3)`."""
         return self.codec.decode(x)
-
-
-def _check_rows(n: int, label: int | list[int] | Tensor | None, given: Tensor | None) -> None:
-    """Labels and given symbols: one for all or one per sample."""
-    count = 1 if label is None else torch.as_tensor(label).numel()
-    rows = 1 if given is None or given.dim() < 2 else len(given)
-    for found, what in ((count, "labels"), (rows, "rows of given symbols")):
-        if found not in (1, n):
-            raise UserError(f"{found} {what} do not fit {n} samples.", "Give one, or one per sample.")
 
 
 def load(ref: str, device: torch.device | str = "cpu", **options: Any) -> Model:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from di4c_cli import files
 from di4c_cli.build import assemble, check_fit
-from di4c_cli.config import FORMAT, ModelConfig
+from di4c_cli.config import FORMAT, ModelConfig, upgrade_tensor
 from di4c_cli.denoiser import Denoiser
 from di4c_cli.errors import UserError
 from di4c_cli.limits import read_config
@@ -30,7 +30,8 @@ def read_shapes(path: Path) -> dict[str, Tensor]:
     try:
         with safe_open(path, framework="pt") as file:
             names = list(file.keys())
-            return {name: torch.empty(file.get_slice(name).get_shape(), device="meta") for name in names}
+            shapes = {upgrade_tensor(name): file.get_slice(name).get_shape() for name in names}
+            return {name: torch.empty(shape, device="meta") for name, shape in shapes.items()}
     except UNREADABLE as error:
         raise UserError(f"{path} is not a readable safetensors file: {error}.", "Fetch it again.") from error
 
@@ -41,7 +42,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         raise UserError(f"{path} is larger than this machine's memory.", "Use a machine with more memory.")
     try:
         with safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+            return {upgrade_tensor(name): file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
     except UNREADABLE as error:
         raise UserError(f"{path} is not a readable safetensors file: {error}.", "Fetch it again.") from error
 

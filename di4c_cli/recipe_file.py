@@ -13,8 +13,10 @@ from pydantic import BaseModel, ValidationError
 from di4c_cli.errors import UserError
 from di4c_cli.latent import config as latent_config
 from di4c_cli.methods import DEFAULT_METHOD, METHODS
-from di4c_cli.recipe import Pretrain, Recipe
+from di4c_cli.recipe import Recipe
+from di4c_cli.sampler import config as sampling_config
 from di4c_cli.schema import Section
+from di4c_cli.tasks.config import PretrainConfig
 from di4c_cli.training import config as training_config
 
 AnyRecipe = TypeVar("AnyRecipe", bound=Section)
@@ -30,6 +32,7 @@ RENAMED_KEYS = {
     "objective.reference": "data: teacher",
     "objective": "method",
     **{f"latent.{old}": f"latent.{new}" for old, new in latent_config.RENAMED_KEYS.items()},
+    **{f"sampling.{old}": f"sampling.{new}" for old, new in sampling_config.RENAMED_KEYS.items()},
     **{f"training.{old}": f"training.{new}" for old, new in training_config.RENAMED_KEYS.items()},
 }
 """Keys of version 0.1 and the present ones; the longest match counts."""
@@ -118,9 +121,9 @@ def read(name: str, overrides: Mapping[str, Any] | None = None) -> Recipe:
     return _parse(Recipe, find(name), overrides or {})
 
 
-def read_pretrain(name: str, overrides: Mapping[str, Any] | None = None) -> Pretrain:
+def read_pretrain(name: str, overrides: Mapping[str, Any] | None = None) -> PretrainConfig:
     """A pretraining recipe."""
-    return _parse(Pretrain, find(name), overrides or {})
+    return _parse(PretrainConfig, find(name), overrides or {})
 
 
 def raw(name: str) -> dict[str, Any]:

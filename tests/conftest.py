@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+pytest.register_assert_rewrite("tests.helpers")
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
-# some virtual machines announce AMX and end the process that uses it; see di4c_cli/training/processor.py
+# some virtual machines announce AMX and kill the process that uses it (docs/troubleshooting.md)
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 # commands that a test starts use this checkout, and may be modules of tests.helpers
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))

@@ -1,7 +1,9 @@
-"""The Python API: loading, probabilities, samples."""
+"""The Python API: loading, probabilities, samples, model folders of older versions."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from pathlib import Path
 
 import pytest
@@ -10,11 +12,13 @@ import torch
 import di4c_cli
 from di4c_cli import embedded
 from di4c_cli.build import build_denoiser
-from di4c_cli.config import ModelConfig
+from di4c_cli.config import FORMAT, ModelConfig, upgrade
 from di4c_cli.errors import UserError
 from di4c_cli.latent.config import LatentConfig
 from di4c_cli.model import Model, newest_run
 from di4c_cli.model_folder import save_folder
+from di4c_cli.sampler.config import RENAMED_KEYS, HandoffConfig, SamplingConfig
+from di4c_cli.tasks.config import TASK_NAMES
 
 NETWORKS = {
     "maskgit": {
@@ -65,7 +69,7 @@ def test_log_probs_are_normalised_and_certain_at_known_positions(
         )
 
 
-def test_latent_and_label_matter_only_where_they_should() -> None:
+def test_log_probs_depend_on_latent_and_label() -> None:
     model = make("maskgit", LatentConfig(inject="film"))
     x = torch.full((2, 9), 5)
     lam = torch.tensor([0.1, 0.9])
@@ -78,7 +82,7 @@ def test_latent_and_label_matter_only_where_they_should() -> None:
 
 
 @pytest.mark.parametrize("kind", NETWORKS)
-def test_samples_are_the_same_for_any_batch_size(kind: str) -> None:
+def test_sample_is_the_same_for_any_batch_size(kind: str) -> None:
     model = make(kind, LatentConfig(inject="film"))
     whole = model.sample(23, steps=3, seed=5, batch_size=23)
     for size in (1, 4, 16):
@@ -88,7 +92,7 @@ def test_samples_are_the_same_for_any_batch_size(kind: str) -> None:
     assert int(whole.max()) < model.denoiser.symbols and int(whole.min()) >= 0
 
 
-def test_labels_and_given_symbols_that_do_not_fit_are_told() -> None:
+def test_sample_rejects_labels_and_given_symbols_that_do_not_fit() -> None:
     model = make("maskgit")
     for label in ([1, 2], torch.tensor([1, 2, 0, 1])):
         with pytest.raises(UserError, match="labels do not fit 3 samples"):
@@ -99,7 +103,7 @@ def test_labels_and_given_symbols_that_do_not_fit_are_told() -> None:
         assert model.sample(3, steps=1, label=label, given=torch.full((9,), -1)).shape == (3, 9)
 
 
-def test_a_saved_folder_gives_the_same_model(tmp_path: Path) -> None:
+def test_load_of_a_saved_folder_gives_the_same_model(tmp_path: Path) -> None:
     model = make("dit", LatentConfig(inject="token"))
     save_folder(tmp_path / "m", model.config, model.denoiser, "card")
     again = di4c_cli.load(str(tmp_path / "m"))
@@ -114,7 +118,7 @@ def test_a_saved_folder_gives_the_same_model(tmp_path: Path) -> None:
     assert len({p.stat().st_mode for p in (tmp_path / "m").iterdir()}) == 1
 
 
-def test_bad_references_are_told_in_one_sentence(tmp_path: Path) -> None:
+def test_load_rejects_bad_references_in_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="Did you mean 'tiny-digits'"):
         di4c_cli.load("tiny-digit")
     (tmp_path / "empty").mkdir()
@@ -134,7 +138,7 @@ def test_newest_run_is_the_last_written(tmp_path: Path) -> None:
     assert newest_run(tmp_path) == tmp_path / "new" / "student"
 
 
-@pytest.mark.parametrize("world", embedded.WORLDS)
+@pytest.mark.parametrize("world", TASK_NAMES)
 @pytest.mark.parametrize("kind", ["teacher", "student"])
 def test_embedded_models_load_and_sample(world: str, kind: str) -> None:
     name = world if kind == "teacher" else f"{world}-student"
@@ -148,23 +152,25 @@ def test_embedded_models_load_and_sample(world: str, kind: str) -> None:
     assert size <= 2_000_000
 
 
-def test_a_leading_student_leaves_the_rest_to_its_teacher(tmp_path: Path) -> None:
-    """`sampling.lead`: the same samples as an explicit hybrid; one step needs no teacher."""
+def test_sample_of_a_handoff_student_uses_its_teacher(tmp_path: Path) -> None:
+    """`sampling.handoff`: the same samples as an explicit hybrid; one step needs no teacher."""
     student = di4c_cli.load("tiny-digits-student")
-    student.config.sampling.lead = 1
+    handoff = HandoffConfig(after=1, max_steps_labelled=2)
+    student.config.sampling.handoff = handoff
     teacher = di4c_cli.load("tiny-digits").denoiser
     explicit = student.sample(3, steps=4, seed=5, hybrid=3, teacher=teacher)
     assert torch.equal(student.sample(3, steps=4, seed=5), explicit)
-    assert student.helped(2) and not student.helped(1) and not student.helped(4, hybrid=0)
-    student.config.sampling.lead_until = 4
+    assert [student.plan(steps=steps).hybrid for steps in (1, 2)] == [0, 1]
+    assert student.plan(steps=4, hybrid=0).hybrid == 0
+    handoff.max_steps = 4
     assert torch.equal(student.sample(3, steps=4, seed=5), explicit)
-    student.config.sampling.lead_to = 0.6
-    longer = student.sample(3, steps=4, seed=5, hybrid=3, leap=0.6, teacher=teacher)
+    handoff.time = 0.6
+    longer = student.sample(3, steps=4, seed=5, hybrid=3, handoff_time=0.6, teacher=teacher)
     assert torch.equal(student.sample(3, steps=4, seed=5), longer) and not torch.equal(longer, explicit)
     alone = di4c_cli.load("tiny-digits").sample(3, steps=5, seed=5)
     assert torch.equal(student.sample(3, steps=5, seed=5), alone)
-    student.config.sampling.lead_until, student.config.sampling.lead_labelled = None, 0
-    assert student.helped(1, labelled=True) and not student.helped(1)
+    handoff.max_steps, handoff.max_steps_labelled = None, 0
+    assert student.plan(True, steps=1).hybrid == 1 and student.plan(steps=1).hybrid == 0
     labelled = di4c_cli.load("tiny-digits").sample(3, steps=1, seed=5, label=[3, 1, 2])
     assert torch.equal(student.sample(3, steps=1, seed=5, label=[3, 1, 2]), labelled)
     student.config.provenance["teacher"] = "no-such-teacher"
@@ -172,3 +178,31 @@ def test_a_leading_student_leaves_the_rest_to_its_teacher(tmp_path: Path) -> Non
     assert student.sample(2, steps=1, seed=5).shape == (2, 64)
     with pytest.raises(UserError, match="no-such-teacher"):
         student.sample(2, steps=2, seed=5)
+
+
+OLD_FOLDER = Path(__file__).parent / "model_folders" / "tiny-digits-student-0.1"
+"""The embedded student as di4c 0.1 wrote it."""
+IDS = {1: "51eeedd745045c8a", 4: "eeb5fbf43279c7a5", 6: "0c53dd5c674b69bd"}
+"""SHA-256 of the ids that 0.1 sampled from it: 24 samples of seed 7, by steps."""
+
+
+@pytest.mark.parametrize("steps", IDS)
+def test_load_of_a_0_1_folder_samples_the_same_ids(steps: int) -> None:
+    for ref in (str(OLD_FOLDER), "tiny-digits-student"):
+        x = di4c_cli.load(ref).sample(24, steps=steps, seed=7)
+        assert hashlib.sha256(x.numpy().tobytes()).hexdigest()[:16] == IDS[steps], ref
+    old, new = (di4c_cli.load(ref).config for ref in (str(OLD_FOLDER), "tiny-digits-student"))
+    assert old == new and old.di4c == FORMAT
+
+
+def test_upgrade_renames_the_keys_of_0_1() -> None:
+    old = json.loads((OLD_FOLDER / "config.json").read_text())
+    assert old["di4c"] == 1 and set(RENAMED_KEYS) < set(old["sampling"])
+    values = {"lead": 2, "lead_to": 0.4, "lead_shrink": 0.5, "lead_until": 9, "lead_labelled": 3}
+    sampling = upgrade({"di4c": 1, "sampling": {"steps": 5, **values}})["sampling"]
+    handoff = HandoffConfig(after=2, time=0.4, shrink=0.5, max_steps=9, max_steps_labelled=3)
+    assert SamplingConfig.model_validate(sampling) == SamplingConfig(steps=5, handoff=handoff)
+    none = upgrade({"di4c": 1, "sampling": {"lead": None, "lead_to": 0.4}})
+    assert none == {"di4c": FORMAT, "sampling": {}}
+    assert upgrade({"di4c": 1, "sampling": "odd"}) == {"di4c": FORMAT, "sampling": "odd"}
+    assert upgrade({"sampling": {"lead": 1}}) == {"sampling": {"lead": 1}}

@@ -10,14 +10,14 @@ from di4c_cli.draw import categorical
 from di4c_cli.noise import Noise, sample_seeds
 
 
-def test_a_draw_does_not_depend_on_the_batch_or_on_other_draws() -> None:
+def test_noise_does_not_depend_on_the_batch_or_on_other_draws() -> None:
     whole = Noise(7, range(10)).uniform("a", 3)
     part = Noise(7, [4, 5])
     part.uniform("b", 5)
     assert torch.equal(part.uniform("a", 3), whole[4:6])
 
 
-def test_names_streams_and_seeds_differ() -> None:
+def test_noise_differs_by_name_stream_and_seed() -> None:
     base = Noise(1, range(4), "x")
     draws = [base.uniform("a", 8), base.uniform("b", 8), base.at("step", 1).uniform("a", 8)]
     draws += [Noise(2, range(4), "x").uniform("a", 8), Noise(1, range(4), "y").uniform("a", 8)]
@@ -26,11 +26,11 @@ def test_names_streams_and_seeds_differ() -> None:
             assert not torch.equal(first, second)
 
 
-def test_seeds_of_one_key_never_collide() -> None:
+def test_sample_seeds_of_one_key_never_collide() -> None:
     assert len(set(sample_seeds("0:sample:t", range(200_000)))) == 200_000
 
 
-def test_uniforms_are_uniform_across_samples() -> None:
+def test_uniform_is_uniform_across_samples() -> None:
     """The first number of 50 000 neighbouring samples: mean within 5 sigma, deciles even."""
     first = Noise(0, range(50_000)).uniform("t")
     assert abs(float(first.mean()) - 0.5) < 5 * 0.2887 / 50_000**0.5

@@ -24,7 +24,7 @@ TRIED = [
     ["teachers"],
     ["sample", "--steps", "2", "-n", "4"],
     ["sample", "--teacher", "tiny-text", "--steps", "2"],
-    ["distill", "--iterations", "2", "--batch", "2", "--latents", "2", "--out", "run"],
+    ["distill", "--iterations", "2", "--batch", "2", "--out", "run"],
     ["eval", "--student", "run", "--steps", "1", "-n", "20"],
 ]
 

@@ -22,7 +22,8 @@ from pydantic_core import PydanticUndefined
 
 from di4c_cli import recipe_file
 from di4c_cli.methods import METHODS
-from di4c_cli.recipe import Pretrain, Recipe
+from di4c_cli.recipe import Recipe
+from di4c_cli.tasks.config import PretrainConfig
 from di4c_cli.training.sweep_recipe import Sweep
 
 PAGE = Path(__file__).parents[1] / "docs" / "recipes.md"
@@ -51,7 +52,7 @@ def page() -> str:
     parts = [
         INTRODUCTION,
         *sections(Recipe, "A distillation recipe"),
-        *sections(Pretrain, "A pretraining recipe"),
+        *sections(PretrainConfig, "A pretraining recipe"),
     ]
     parts += [*sections(Sweep, "A sweep"), shipped()]
     return "\n".join(parts)

@@ -13,9 +13,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from di4c_cli.metric.feature_scores import FeatureMoments, frechet, kernel_distance
 from di4c_cli.metric.features import ScriptedFeatures
-from di4c_cli.metric.frechet import Moments, frechet
-from di4c_cli.metric.kid import kernel_distance
 
 
 def read_images(path: Path, count: int) -> np.ndarray:
@@ -27,13 +26,13 @@ def read_images(path: Path, count: int) -> np.ndarray:
 
 def main(network: str, images: str, n: str = "100") -> None:
     count = int(n)
-    scripted = ScriptedFeatures(Path(network), fed="tf299")
+    scripted = ScriptedFeatures(Path(network), feature_input="tf299")
     real = read_images(Path(images), 2 * count)
     noise = np.random.default_rng(0).integers(0, 256, size=(count, 32, 32, 3)).astype(np.uint8)
     half, other, bad = (scripted.embed(x)[0] for x in (real[:count], real[count:], noise))
-    reference = Moments.of(half)
+    reference = FeatureMoments.of(half)
     found = {
-        name: (frechet(Moments.of(rows), reference), kernel_distance(rows, half))
+        name: (frechet(FeatureMoments.of(rows), reference), kernel_distance(rows, half))
         for name, rows in (("real", other), ("noise", bad))
     }
     for name, (fid, kid) in found.items():

@@ -13,15 +13,14 @@ from pathlib import Path
 
 import numpy as np
 
-from di4c_cli.data.embedded import speech_lines
-from di4c_cli.metric.judge import load_judge
-from di4c_cli.metric.perplexity import strict_score
+from di4c_cli.metric.judge import load_judge, strict_score
+from di4c_cli.tasks.text import TextTask
 
 WORDS, PIECES = 100, 3
 
 
 def main(judge_file: str, text: str | None = None) -> None:
-    lines = speech_lines()[1] if text is None else Path(text).read_text(encoding="utf-8").splitlines()
+    lines = TextTask().lines[1] if text is None else Path(text).read_text(encoding="utf-8").splitlines()
     words = " ".join(lines).split()
     generator = np.random.default_rng(0)
     judge = load_judge(judge_file)

@@ -1,14 +1,14 @@
-"""How long a batch of samples takes: teacher against student, and against what is possible.
+"""Sampling latency: seconds per batch of teacher and student, their ratio, and a plot.
 
-The sides take turns, one batch each, in an order that is reversed every time, so that a slow moment of the
-machine hits all of them. Warm-up batches are thrown away, the device is synchronised before and after every
-batch. The overhead is the paired ratio student / teacher: the Hodges–Lehmann estimate of the log-ratios with
-the interval of the signed-rank test, which a few disturbed batches cannot pull away. Peak memory comes from
-one more, untimed batch.
+The sides take turns, one batch each, in an order that is reversed every time, so that a slow moment of the machine
+affects all of them. Warm-up batches are discarded; the device is synchronised before and after every batch. The
+overhead is the paired ratio student / teacher: the Hodges–Lehmann estimate of the log-ratios with the interval of
+the signed-rank test, which is robust to a few disturbed batches. Peak memory is that of one more, untimed batch.
 """
 
 from __future__ import annotations
 
+import io
 import math
 import os
 import platform
@@ -18,18 +18,23 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from di4c_cli.bench.contenders import Contest, Run, runners
+import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from di4c_cli import files
+from di4c_cli.bench.pairs import ModelPair, TimedRun, timed_runs
 from di4c_cli.memory import peak_memory, reset_peak_memory
 
-FEWEST = 10
-"""Timed batches: below ten no interval deserves the name."""
-Z = 1.959964
+MIN_BATCHES = 10
+"""Timed batches; fewer give no useful interval."""
+NORMAL_QUANTILE = 1.959964
+"""97.5 % quantile of the normal distribution."""
+SIDE_COLOURS = {"teacher": "#4477aa", "student": "#ee6677", "body only": "#bbbbbb", "textbook": "#ccbb44"}
 
 
 def synchronise(device: str) -> None:
-    """Wait until the device has done what it was told."""
-    import torch
-
+    """Wait until the device has finished its queue."""
     if device.startswith("cuda"):
         torch.cuda.synchronize()
     elif device == "mps":
@@ -37,13 +42,13 @@ def synchronise(device: str) -> None:
 
 
 def interleaved(
-    sides: Mapping[str, Run],
+    sides: Mapping[str, TimedRun],
     batches: int,
     warmup: int,
     device: str = "cpu",
     advance: Callable[[int], None] = lambda count: None,
 ) -> dict[str, list[float]]:
-    """Seconds of each timed batch by side; batch i is the same samples on every side."""
+    """Seconds of each timed batch by side; batch i holds the same samples on every side."""
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     for i in range(warmup + batches):
         order = list(sides) if i % 2 == 0 else list(sides)[::-1]
@@ -64,65 +69,56 @@ def paired_ratio(over: Sequence[float], under: Sequence[float]) -> dict[str, flo
     n = len(logs)
     walsh = sorted((logs[i] + logs[j]) / 2 for i in range(n) for j in range(i, n))
     spread = math.sqrt(n * (n + 1) * (2 * n + 1) / 24)
-    cut = max(0, math.floor(n * (n + 1) / 4 - Z * spread))
+    cut = max(0, math.floor(n * (n + 1) / 4 - NORMAL_QUANTILE * spread))
     ends = (statistics.median(walsh), walsh[cut], walsh[-1 - cut])
     ratio, low, high = (math.exp(value) for value in ends)
     return {"ratio": ratio, "low": low, "high": high}
 
 
-def quantile(values: Sequence[float], share: float) -> float:
-    """Linear between order statistics."""
-    ordered = sorted(values)
-    place = share * (len(ordered) - 1)
-    low = math.floor(place)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (place - low) * (ordered[high] - ordered[low])
-
-
 def describe(seconds: Sequence[float], batch: int, length: int) -> dict[str, float]:
-    """The figures of one side."""
+    """Summary of the seconds of one side."""
     mean = statistics.fmean(seconds)
     return {
         "mean": mean,
         "std": statistics.stdev(seconds),
         "p50": statistics.median(seconds),
-        "p95": quantile(seconds, 0.95),
+        "p95": statistics.quantiles(seconds, n=20, method="inclusive")[-1],
         "samples_per_second": batch / mean,
         "tokens_per_second": batch * length / mean,
     }
 
 
-def batch_peak(run: Run, device: str) -> float:
-    """Megabytes at the highest point of one batch, weights included."""
+def batch_peak(run: TimedRun, device: str) -> float:
+    """Peak memory of one batch in megabytes, weights included."""
     reset_peak_memory(device)
     run(0)
     return peak_memory(device) / 2**20
 
 
 def measure(
-    contest: Contest,
-    batches: int = FEWEST,
+    pair: ModelPair,
+    batches: int = MIN_BATCHES,
     warmup: int = 2,
     compare: bool = False,
     device: str = "cpu",
     advance: Callable[[int], None] = lambda count: None,
 ) -> dict[str, Any]:
-    """One contest as a result: every side's figures, the overhead, and with `compare` the two ratios."""
-    sides = runners(contest, compare)
+    """Time one pair: figures of every side, the overhead, and with `compare` the two further ratios."""
+    sides = timed_runs(pair, compare)
     seconds = interleaved(sides, batches, warmup, device, advance)
     figures: dict[str, Any] = {}
     for name, values in seconds.items():
-        figures[name] = describe(values, contest.batch, contest.length)
+        figures[name] = describe(values, pair.batch, pair.length)
         figures[name]["peak_mb"] = batch_peak(sides[name], device)
         figures[name]["seconds"] = [round(value, 6) for value in values]
     result: dict[str, Any] = {
-        "experiment": contest.title,
-        "note": contest.note,
-        "batch": contest.batch,
-        "length": contest.length,
+        "experiment": pair.title,
+        "note": pair.note,
+        "batch": pair.batch,
+        "length": pair.length,
         "batches": batches,
         "warmup": warmup,
-        "settings": {key: value for key, value in contest.settings.named().items() if value is not None},
+        "settings": pair.settings.settings(),
         "sides": figures,
         "overhead": paired_ratio(seconds["student"], seconds["teacher"]),
     }
@@ -133,9 +129,7 @@ def measure(
 
 
 def machine(device: str) -> dict[str, Any]:
-    """What it was measured on."""
-    import torch
-
+    """The hardware and software of the measurement."""
     name = torch.cuda.get_device_name() if device.startswith("cuda") else cpu_name()
     return {
         "device": device,
@@ -148,7 +142,7 @@ def machine(device: str) -> dict[str, Any]:
 
 
 def cpu_name() -> str:
-    """The processor as the system calls it."""
+    """The name of the processor."""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
@@ -156,3 +150,26 @@ def cpu_name() -> str:
     except OSError:
         pass
     return platform.processor() or platform.machine()
+
+
+def save_plot(results: list[dict[str, Any]], path: Path) -> None:
+    """One panel per experiment: a bar for every side, a dot for every batch, the overhead in the title."""
+    figure = Figure(figsize=(1.5 + 3.2 * len(results), 3.4), layout="constrained")
+    FigureCanvasAgg(figure)
+    for number, result in enumerate(results):
+        axes = figure.add_subplot(1, len(results), number + 1)
+        for place, (name, side) in enumerate(result["sides"].items()):
+            axes.bar(place, side["mean"], 0.6, color=SIDE_COLOURS[name], alpha=0.6)
+            count = len(side["seconds"])
+            spread = [place + 0.3 * (i / max(1, count - 1) - 0.5) for i in range(count)]
+            axes.plot(spread, side["seconds"], ".", color="#333333", markersize=3)
+        axes.set_xticks(range(len(result["sides"])), list(result["sides"]), fontsize=8)
+        axes.set_ylim(bottom=0)
+        axes.set_ylabel(f"seconds per batch of {result['batch']}", fontsize=8)
+        over = result["overhead"]
+        title = f"{result['experiment']}, {result['settings']['steps']} steps"
+        interval = f"[{over['low']:.3f}, {over['high']:.3f}]"
+        axes.set_title(f"{title}\nstudent / teacher {over['ratio']:.3f} {interval}", fontsize=8)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=150)
+    files.write_bytes(path, buffer.getvalue())

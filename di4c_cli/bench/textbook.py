@@ -1,7 +1,7 @@
-"""What our samplers are measured against: the body alone, and samplers as they are usually written.
+"""Yardsticks for our samplers: the body alone, and samplers as they are usually written.
 
-The textbook samplers compute the head at every position and draw in 32 bits, as the published code does. They
-are here to be timed; `sampler` is what is used.
+The textbook samplers compute the head at every position and draw in 32 bits, as the published code does. They have
+their own naive reverse steps, because a yardstick must not share the code that it measures.
 """
 
 from __future__ import annotations
@@ -13,18 +13,19 @@ from torch import Tensor
 
 from di4c_cli.denoiser import Denoiser
 from di4c_cli.process import Markov, Masked
-from di4c_cli.sampler.grid import guidance_weight, gumbel_scale, reveal_counts, times
-from di4c_cli.sampler.settings import Settings
+from di4c_cli.sampler.confidence import gumbel_scale, reveal_counts
+from di4c_cli.sampler.plan import SamplingPlan
+from di4c_cli.sampler.predictor import guidance_weight
 
 
-def _label(model: Denoiser, settings: Settings, batch: int) -> Tensor | None:
+def _label(model: Denoiser, settings: SamplingPlan, batch: int) -> Tensor | None:
     if not settings.guidance:
         return None
     return torch.arange(batch, device=model.device) % (model.labels or 1)
 
 
 def _latent(model: Denoiser, batch: int) -> Tensor | None:
-    """One λ a sample from torch's own generator, as a plain sampler would draw it."""
+    """One λ per sample from torch's own generator, as a plain sampler would draw it."""
     if model.latent is None:
         return None
     shape = (batch,) if model.latent.size == 1 else (batch, model.latent.size)
@@ -33,12 +34,12 @@ def _latent(model: Denoiser, batch: int) -> Tensor | None:
 
 
 @torch.no_grad()
-def body_only(model: Denoiser, settings: Settings, batch: int) -> None:
+def body_only(model: Denoiser, settings: SamplingPlan, batch: int) -> None:
     """As many calls of the body on the whole batch as a sampler makes, and nothing else."""
     model.network.eval()
     x = torch.full((batch, model.length), model.process.states - 1, device=model.device)
     label = _label(model, settings, batch)
-    for t in times(settings.steps, settings.grid, settings.leap)[:0:-1]:
+    for t in settings.times()[:0:-1]:
         time = torch.full((batch,), t, dtype=torch.float64, device=model.device)
         lam = _latent(model, batch)
         model(x, time, label, lam)
@@ -47,11 +48,11 @@ def body_only(model: Denoiser, settings: Settings, batch: int) -> None:
 
 
 @torch.no_grad()
-def sample(model: Denoiser, settings: Settings, batch: int, seed: int = 0) -> Tensor:
+def sample(model: Denoiser, settings: SamplingPlan, batch: int, seed: int = 0) -> Tensor:
     """x_0 `(B, D)` by full heads and 32-bit draws."""
     model.network.eval()
     generator = torch.Generator(model.device).manual_seed(seed)
-    points = times(settings.steps, settings.grid, settings.leap)
+    points = settings.times()
     x = model.process.prior(torch.rand(batch, model.length, device=model.device, generator=generator))
     label = _label(model, settings, batch)
     for i in range(settings.steps, 0, -1):
@@ -64,12 +65,12 @@ def sample(model: Denoiser, settings: Settings, batch: int, seed: int = 0) -> Te
         elif isinstance(model.process, Masked):
             x = _ancestral(model.process, p0, x, t, s, generator)
         elif isinstance(model.process, Markov):
-            law = model.process.posterior(p0, x, t, s).float()
-            x = torch.multinomial(law.flatten(0, 1), 1, generator=generator).view_as(x)
+            posterior = model.process.posterior(p0, x, t, s).float()
+            x = torch.multinomial(posterior.flatten(0, 1), 1, generator=generator).view_as(x)
     return x
 
 
-def _full_head(model: Denoiser, settings: Settings, x: Tensor, t: Tensor, label: Tensor | None) -> Tensor:
+def _full_head(model: Denoiser, settings: SamplingPlan, x: Tensor, t: Tensor, label: Tensor | None) -> Tensor:
     """p(x0|xt) `(B, D, S)` at every position, known or not; guided if there is a label."""
     batch, length = x.shape
     lam = _latent(model, batch)
@@ -88,24 +89,24 @@ def _full_head(model: Denoiser, settings: Settings, x: Tensor, t: Tensor, label:
     return rows.softmax(-1)
 
 
-def _gumbel_max(law: Tensor, generator: torch.Generator) -> Tensor:
-    """The published draw: p over exponential noise from 32-bit uniforms."""
-    noise = torch.rand(law.shape, device=law.device, generator=generator)
-    return (law / (1e-10 - (noise + 1e-10).log())).argmax(-1)
+def _gumbel_max(probs: Tensor, generator: torch.Generator) -> Tensor:
+    """The published draw: p divided by exponential noise from 32-bit uniforms."""
+    noise = torch.rand(probs.shape, device=probs.device, generator=generator)
+    return (probs / (1e-10 - (noise + 1e-10).log())).argmax(-1)
 
 
 def _ancestral(
     process: Masked, p0: Tensor, x: Tensor, t: Tensor, s: Tensor, generator: torch.Generator
 ) -> Tensor:
-    """One step of MDLM's sampler: the mask is one more symbol of the draw."""
+    """One step of MDLM's sampler, which draws the mask as one more symbol."""
     m_t, m_s = (process.mask_share(a).float()[:, None, None] for a in (t, s))
-    law = torch.cat((p0 * (m_t - m_s), m_s.expand(*x.shape, 1)), -1)
-    return torch.where(x == process.mask, _gumbel_max(law, generator), x)
+    probs = torch.cat((p0 * (m_t - m_s), m_s.expand(*x.shape, 1)), -1)
+    return torch.where(x == process.mask, _gumbel_max(probs, generator), x)
 
 
 def _confidence(
     process: Masked,
-    settings: Settings,
+    settings: SamplingPlan,
     p0: Tensor,
     x: Tensor,
     t: Tensor,

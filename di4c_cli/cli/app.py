@@ -1,4 +1,4 @@
-"""The `di4c` command: one Typer app, one file per command. Importing it does not import torch."""
+"""The `di4c` command: one Typer app with one file per command. Importing it does not import torch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from di4c_cli.cli.console import drop_output, settle_streams
 
 app = typer.Typer(
     name="di4c",
-    help="Distil discrete diffusion models into students that sample in a few steps.",
+    help="Distil a discrete diffusion model into a student that samples in a few steps.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -23,7 +23,6 @@ app = typer.Typer(
 
 COMMANDS = [
     "bench-latency",
-    "bench-train",
     "compare",
     "convert",
     "distill",
@@ -36,7 +35,7 @@ COMMANDS = [
     "sweep",
     "teachers",
 ]
-"""Modules of this folder; each has a function of its own name (dashes become underscores)."""
+"""Each command is a function in the module of the same name, with underscores for dashes."""
 
 
 def _version(show: bool) -> None:
@@ -54,13 +53,11 @@ def _verbose(show: bool) -> None:
 @app.callback()
 def options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
     verbose: Annotated[
         bool,
-        typer.Option(
-            "--verbose", callback=_verbose, help="Tell what became of every tensor of a loaded model."
-        ),
+        typer.Option("--verbose", callback=_verbose, help="Show how every tensor of a model was loaded."),
     ] = False,
 ) -> None:
     """Options of `di4c` itself."""
@@ -78,30 +75,30 @@ for _name in COMMANDS:
 def main() -> None:
     """Console-script entry point."""
     settle_streams()
-    # without a home directory matplotlib warns of the temporary folder it uses instead
+    # without a home directory matplotlib warns about its temporary folder
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
-    place = _place()
+    destination = _stdout_destination()
     try:
         app()
     except SystemExit:
-        # a reader (`head`) that has gone is no failure; Typer marks stdout then, Rich points it elsewhere
-        if type(sys.stdout).__name__ != "PacifyFlushWrapper" and _place() == place:
+        # a reader (`head`) that closed the pipe is no failure; Typer then wraps stdout, Rich redirects it
+        if type(sys.stdout).__name__ != "PacifyFlushWrapper" and _stdout_destination() == destination:
             raise
     finally:
         _flush()
 
 
-def _place() -> tuple[int, int] | None:
-    """What stdout is connected to."""
+def _stdout_destination() -> tuple[int, int] | None:
+    """Device and inode of stdout."""
     try:
         found = os.fstat(sys.stdout.fileno())
-    except (OSError, ValueError, AttributeError):  # closed, or no file at all
+    except (OSError, ValueError, AttributeError):  # closed, or not a file
         return None
     return found.st_dev, found.st_ino
 
 
 def _flush() -> None:
-    """What is still buffered may meet a closed pipe too; the interpreter would report that loudly."""
+    """Flush stdout; at exit the interpreter would print a traceback if the pipe is closed."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:

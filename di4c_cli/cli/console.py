@@ -1,4 +1,4 @@
-"""How commands talk: results on stdout, everything else on stderr, errors in one sentence."""
+"""Output of the commands: results on stdout, everything else on stderr, errors in one sentence."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from di4c_cli.errors import Di4cError, Failure
 
 
 def fail(error: Di4cError) -> typer.Exit:
-    """Print the sentence and give the exit to raise."""
+    """Print an error and return the exit to raise."""
     print(f"di4c: {error}", file=sys.stderr)
     return typer.Exit(error.exit_code)
 
 
 def guarded(command: Callable[[], Any]) -> Any:
-    """Run a command body; our errors and the machine's become one sentence and an exit code."""
+    """Run a command; our own errors and those of the machine become one sentence and an exit code."""
     try:
         return command()
     except Di4cError as error:
@@ -45,36 +45,36 @@ def guarded(command: Callable[[], Any]) -> Any:
 
 
 def drop_output() -> None:
-    """The reader (`head`) has gone: point stdout elsewhere, so that the interpreter's own flush stays quiet."""
+    """Redirect stdout after its reader (`head`) closed the pipe, so that the flush at exit does not fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def machine_fault(error: OSError) -> Failure:
-    """What the operating system refused, with the next thing to do."""
+    """An error of the operating system as one sentence with the next thing to do."""
     what = str(error.filename or "A file")
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return Failure(f"The disk is full ({what}).", "Free space and run the same command again.")
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return Failure(f"{what} is closed to this user ({error.strerror}).", "Choose another folder or file.")
+        return Failure(f"{what} cannot be accessed ({error.strerror}).", "Choose another folder or file.")
     if error.errno == errno.ENOENT:
         return Failure(
-            f"{what} is not there.", "Check the path; if it was deleted, put it back and run again."
+            f"{what} does not exist.", "Check the path; if it was deleted, put it back and run again."
         )
     where = f" ({error.filename})" if error.filename else ""
     return Failure(f"{error.strerror or error}{where}.", "Choose another folder or file.")
 
 
-MEMORY = {"DefaultCPUAllocator": "the CPU", "MPS backend": "mps", "CUDA": "cuda", "HIP": "cuda"}
-"""Words of torch's messages, and the device each is about."""
+MEMORY_ERROR_DEVICES = {"DefaultCPUAllocator": "the CPU", "MPS backend": "mps", "CUDA": "cuda", "HIP": "cuda"}
+"""Words of torch's messages, and the device that each names."""
 
 
 def memory_fault(error: MemoryError | RuntimeError) -> Failure | None:
-    """Memory that ran out, told by words because torch must not be imported for this; None for anything else."""
+    """The error if memory ran out, recognised by its words without importing torch; None for other errors."""
     said = str(error)
     named = type(error).__name__ == "OutOfMemoryError" or "out of memory" in said
     if not (isinstance(error, MemoryError) or named or "DefaultCPUAllocator: can't allocate" in said):
         return None
-    place = next((device for word, device in MEMORY.items() if word in said), "the CPU")
+    place = next((device for word, device in MEMORY_ERROR_DEVICES.items() if word in said), "the CPU")
     return Failure(
         f"Out of memory on {place}.",
         "Train with --micro-batch 1, sample with a smaller --batch-size; `di4c distill --dry-run` estimates the need.",
@@ -82,32 +82,29 @@ def memory_fault(error: MemoryError | RuntimeError) -> Failure | None:
 
 
 def settle_streams() -> None:
-    """Make every character printable, whatever the encoding: what it lacks is shown as an escape.
-
-    In UTF-8 these are file names that are not; in ASCII, λ and the like.
-    """
+    """Print characters that the encoding lacks as escapes: λ in ASCII, invalid file names in UTF-8."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
 def is_unicode(stream: TextIO) -> bool:
-    """Whether a stream can take every character."""
+    """Whether a stream can encode every character."""
     return (stream.encoding or "").lower().replace("-", "").startswith("utf")
 
 
 def command_line(*words: object) -> str:
-    """A command to be copied: words with spaces are quoted."""
+    """A command that can be copied; words with spaces are quoted."""
     return shlex.join(map(str, words))
 
 
 def say(text: str = "") -> None:
-    """A line for the person at the terminal."""
+    """Print a line for the user on stderr."""
     print(text, file=sys.stderr, flush=True)
 
 
 def typed_command(context: typer.Context) -> str:
-    """What the user typed, without defaults, as it can be typed again."""
+    """The command as the user typed it, without defaults."""
     words = ["di4c", context.info_name or ""]
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name or "")
@@ -120,12 +117,12 @@ def typed_command(context: typer.Context) -> str:
 
 
 def emit_json(value: Any) -> None:
-    """One JSON object on stdout, on one line."""
+    """Print one JSON object on one line of stdout."""
     print(json.dumps(value, ensure_ascii=not is_unicode(sys.stdout), allow_nan=False), flush=True)
 
 
 def show_table(title: str, columns: list[str], rows: list[list[str]], stream: Any = None) -> None:
-    """A table for people; plain text when the stream is not a terminal, a list where that is too narrow."""
+    """Print a table; in a terminal that is too narrow, print the rows as lists."""
     from rich.console import Console
     from rich.table import Table
 
@@ -146,7 +143,7 @@ def show_table(title: str, columns: list[str], rows: list[list[str]], stream: An
 
 
 def _records(columns: list[str], rows: list[list[str]]) -> Iterator[str]:
-    """Rows of a table one below the other, empty cells left out."""
+    """The rows of a table as lists without empty cells."""
     for row in rows:
         yield ""
         yield from (f"{column}: {cell}" for column, cell in zip(columns, row) if cell)
@@ -154,7 +151,7 @@ def _records(columns: list[str], rows: list[list[str]]) -> Iterator[str]:
 
 @contextmanager
 def progress(description: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """A bar with rate and time left on stderr; silent when stderr is not a terminal. Yields `advance(n)`."""
+    """A progress bar on stderr, if that is a terminal. Yields `advance(n)`."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 

@@ -148,7 +148,7 @@ def _check_latents_flag(name: str) -> None:
 
 
 def _run(recipe: Recipe, out: Path, device: str | None, force: bool, as_json: bool) -> None:
-    from di4c_cli.training.curves import summary
+    from di4c_cli.training.metrics import summary
     from di4c_cli.training.run import RunOptions, distill
 
     with LiveTable(recipe) as table:

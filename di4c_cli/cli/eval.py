@@ -11,9 +11,9 @@ from di4c_cli.cli.console import emit_json, guarded, progress, say, show_table, 
 from di4c_cli.errors import UserError
 
 if TYPE_CHECKING:
-    from di4c_cli.evaluation.order import Order
-    from di4c_cli.evaluation.plan import Plan
-    from di4c_cli.evaluation.result import Results
+    from di4c_cli.evaluation.config import EvaluationConfig
+    from di4c_cli.evaluation.protocol import EvaluationProtocol
+    from di4c_cli.evaluation.results import Results
 
 
 def eval(
@@ -31,16 +31,19 @@ def eval(
     steps: Annotated[str | None, typer.Option(help="Sampling steps, e.g. 1,2,4,8.")] = None,
     temperatures: Annotated[str | None, typer.Option(help="Frontier over temperatures, e.g. 0.8,1.")] = None,
     n: Annotated[int | None, typer.Option("-n", min=1, help="Samples for each model and step count.")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="At most so many samples a cell.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Upper limit of the samples per cell.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the samples.")] = 0,
+    repeats: Annotated[
+        int | None, typer.Option(min=1, help="Independent repeats with further seeds; default: 1.")
+    ] = None,
     judge: Annotated[str | None, typer.Option(help="Causal judge: Hub id, folder or .gguf file.")] = None,
     features: Annotated[Path | None, typer.Option(help="TorchScript feature network (Inception).")] = None,
-    feature_input: Annotated[str, typer.Option(help="What it is fed: bytes or tf299.")] = "bytes",
+    feature_input: Annotated[str, typer.Option(help="Input of that network: bytes or tf299.")] = "bytes",
     reference: Annotated[
         Path | None, typer.Option(help="Real images, their .npz statistics, or texts.")
     ] = None,
     prompts: Annotated[
-        Path | None, typer.Option(help="Prompts to continue, one a line, or ids (.npy).")
+        Path | None, typer.Option(help="Prompts to continue, one per line, or ids (.npy).")
     ] = None,
     samples: Annotated[Path | None, typer.Option(help="Measure samples from a file, not a model.")] = None,
     json: Annotated[bool, typer.Option("--json", help="The result as one JSON object on stdout.")] = False,
@@ -55,19 +58,11 @@ def eval(
         if protocol == "list":
             _list_protocols()
             return
-        if protocol == "tiny-speedup":
-            unused: dict[str, object] = {"--teacher": teacher, "--model": model, "--judge": judge}
-            unused |= {"--temperatures": temperatures, "--features": features, "--reference": reference}
-            _refuse(unused | {"--prompts": prompts, "--samples": samples})
-            most = n if limit is None else min(n or limit, limit)
-            _speedup(student, parse_steps(steps), most, seed, out, json, device)
-            return
-        from di4c_cli.evaluation.contest import parse_rows
-        from di4c_cli.evaluation.instruments import Tools
-        from di4c_cli.evaluation.order import Order
+        from di4c_cli.evaluation.config import EvaluationConfig, ScorerOptions
+        from di4c_cli.evaluation.models import parse_rows
         from di4c_cli.generate.request import choose_device
 
-        order = Order(
+        config = EvaluationConfig(
             student=student,
             teacher=teacher,
             others=parse_rows(model or []),
@@ -77,112 +72,84 @@ def eval(
             n=n,
             limit=limit,
             seed=seed,
+            repeats=repeats,
             out=out,
-            tools=Tools(judge, features, reference, choose_device(device), feature_input),
+            options=ScorerOptions(judge, features, reference, choose_device(device), feature_input),
             prompts=prompts,
         )
         typed = typed_command(context)
         if samples is not None:
-            _eval_file(samples, order, json, typed)
+            _eval_file(samples, config, json, typed)
         else:
-            _eval(order, json, typed)
+            _eval(config, json, typed)
 
     guarded(command)
 
 
-def _eval(order: Order, json: bool, typed: str) -> None:
-    from di4c_cli.evaluation.order import fulfil
-    from di4c_cli.report.locate import run_of
-    from di4c_cli.report.write import write_all
+def _eval(config: EvaluationConfig, json: bool, typed: str) -> None:
+    from di4c_cli.evaluation.pipeline import expand, prepare
+    from di4c_cli.report.page import run_of, write_all
 
-    prepared = fulfil(order, say)
-    say(prepared.announcement())
-    with progress("samples", prepared.total) as advance:
-        results = prepared.run(advance).model_copy(update={"command": typed})
-    written = write_all(results, prepared.out, prepared.main, run_of(prepared.out))
+    done: list[Results] = []
+    for one in expand(config):
+        evaluation = prepare(one, say)
+        say(evaluation.announcement())
+        with progress("samples", evaluation.total) as advance:
+            results = evaluation.run(advance).model_copy(update={"command": typed})
+        done.append(results)
+        out = evaluation.out or Path(".")
+        for path in write_all(results, out, run_of(out)):
+            say(f"wrote {path}")
+        if not json:
+            show(results, evaluation.protocol if config.protocol else None)
     if json:
-        emit_json(results.model_dump(mode="json"))
+        found = [results.model_dump(mode="json") for results in done]
+        emit_json(found[0] if len(found) == 1 else {"evaluations": found})
     else:
-        show(results, prepared.main, prepared.plan if order.protocol else None)
-    for path in written:
-        say(f"wrote {path}")
+        _show_steps_saved(done)
 
 
-def _eval_file(path: Path, order: Order, json: bool, typed: str) -> None:
-    from di4c_cli.evaluation.from_file import evaluate_file
-    from di4c_cli.evaluation.order import check_out
-    from di4c_cli.report.write import write_all
+def _eval_file(path: Path, config: EvaluationConfig, json: bool, typed: str) -> None:
+    from di4c_cli.evaluation.file_evaluation import evaluate_file
+    from di4c_cli.evaluation.pipeline import check_out
+    from di4c_cli.report.page import write_all
 
-    out = order.out or Path("evaluations") / path.stem
+    if config.protocol is not None:
+        raise UserError("--samples measures a file and takes no --protocol.", "Leave one of them out.")
+    out = config.out or Path("evaluations") / path.stem
     check_out(out)
-    results, main = evaluate_file(path, order.tools, order.n or order.limit, out)
+    results = evaluate_file(path, config.options, config.n or config.limit, out)
     results = results.model_copy(update={"command": typed})
-    written = write_all(results, out, main)
+    for file in write_all(results, out):
+        say(f"wrote {file}")
     if json:
         emit_json(results.model_dump(mode="json"))
     else:
-        show(results, main)
-    for file in written:
-        say(f"wrote {file}")
+        show(results)
 
 
-def _refuse(flags: dict[str, object]) -> None:
-    """tiny-speedup has its own teachers and instruments; a flag it cannot follow is not passed over."""
-    given = [flag for flag, value in flags.items() if value]
-    if given:
-        raise UserError(
-            f"tiny-speedup does not take {', '.join(given)}.",
-            "It compares embedded worlds; name only --student, or evaluate without this protocol.",
-        )
+def _show_steps_saved(done: list[Results]) -> None:
+    """One table of all evaluations that have the summary."""
+    from di4c_cli.report.table import steps_saved_rows
 
-
-def _speedup(
-    student: str | None,
-    counts: list[int] | None,
-    n: int | None,
-    seed: int,
-    out: Path | None,
-    json: bool,
-    device: str | None,
-) -> None:
-    """Steps saved at equal quality on the embedded worlds, or on the world of one student."""
-    from di4c_cli import files
-    from di4c_cli.evaluation import speedup
-    from di4c_cli.evaluation.order import check_out
-    from di4c_cli.generate.request import choose_device
-    from di4c_cli.report.speedup import COLUMNS, rows, speedup_png
-
-    folder = out or Path("evaluations") / "tiny-speedup"
-    check_out(folder)
-    place = choose_device(device)
-    students = speedup.default_students() if student is None else speedup.one_student(student)
-    seeds, steps = range(seed, seed + speedup.REPEATS), counts or speedup.STUDENT_STEPS
-    say(f"{', '.join(students)}: teacher and student at several step counts, {len(seeds)} times each.")
-    with progress("samples", speedup.work(list(students), n, seeds, steps)) as advance:
-        result = speedup.all_speedups(students, n, seeds, steps, advance, place)
-    files.write_text(folder / "speedup.json", result.model_dump_json(indent=1) + "\n")
-    files.write_bytes(folder / "speedup.png", speedup_png(result))
-    if json:
-        emit_json(result.model_dump(mode="json"))
-    else:
-        show_table("Steps saved at equal quality", list(COLUMNS), rows(result))
-    for name in ("speedup.json", "speedup.png"):
-        say(f"wrote {folder / name}")
+    rows = [row for results in done for row in steps_saved_rows(results)]
+    if rows:
+        show_table("Steps saved at equal quality", list(rows[0]), [list(row.values()) for row in rows])
 
 
 def _list_protocols() -> None:
-    from di4c_cli.evaluation import speedup
-    from di4c_cli.evaluation.protocols import PROTOCOLS
+    from di4c_cli.evaluation.protocols import PROTOCOLS, STEPS_SAVED, steps_saved_protocol
+    from di4c_cli.tasks.registry import TASKS
 
-    rows = [[name, make().title, str(make().n), str(len(make().cells))] for name, make in PROTOCOLS.items()]
-    sizes = speedup.SAMPLES.values()
-    cells = speedup.work(list(speedup.SAMPLES), 1, [0], speedup.STUDENT_STEPS)
+    rows = [[name, one.title, str(one.n), str(len(one.cells))] for name, one in PROTOCOLS.items()]
+    repeated = [steps_saved_protocol(task) for task in TASKS.values()]
+    sizes = [protocol.n for protocol in repeated]
     rows.append(
         [
-            "tiny-speedup",
-            "steps saved at equal quality, every embedded world",
+            STEPS_SAVED,
+            "steps saved at equal quality, every toy task",
             f"{min(sizes)}-{max(sizes)}",
-            f"{cells} x {speedup.REPEATS}",
+            f"{sum(len(protocol.cells) for protocol in repeated)} x {repeated[0].repeats}",
         ]
     )
     show_table("Protocols", ["name", "what it measures", "samples", "cells"], rows)
@@ -197,7 +164,7 @@ def parse_numbers(text: str | None, flag: str) -> list[float] | None:
     except ValueError:
         raise UserError(f"{flag} {text} is not a list of numbers.", f"Write e.g. {flag} 1,2,4,8.") from None
     if not all(0 < number < float("inf") for number in numbers):
-        raise UserError(f"{flag} {text} holds a number that is not above 0.", f"Write e.g. {flag} 1,2,4.")
+        raise UserError(f"{flag} {text} contains a number that is not above 0.", f"Write e.g. {flag} 1,2,4.")
     return list(dict.fromkeys(numbers))
 
 
@@ -209,25 +176,26 @@ def parse_steps(text: str | None) -> list[int] | None:
     return None if numbers is None else [int(number) for number in numbers]
 
 
-def show(results: Results, main: str, plan: Plan | None = None) -> None:
-    """Tables on stdout, in the paper's shape for its protocols, and what they say in a line."""
+def show(results: Results, protocol: EvaluationProtocol | None = None) -> None:
+    """Print tables, in the paper's shape for its protocols, and a summary in sentences."""
     from di4c_cli.report.summary import sentences
-    from di4c_cli.report.table import overview, plan_tables
+    from di4c_cli.report.table import overview, protocol_tables
 
-    count, seed = results.cells[0].n, results.cells[0].seed
-    title = f"{results.title}, n = {count}, seed {seed}"
-    if plan is None or not results.metrics:
+    first = results.cells[0]
+    repeats = f", {first.repeats} repeats" if first.repeats > 1 else ""
+    title = f"{results.title}, n = {first.n}, seed {first.seed}{repeats}"
+    if protocol is None or not results.metrics:
         header, rows = overview(results)
         show_table(title, header, rows)
     else:
-        beside = "; the paper's figures in brackets" if any(cell.paper for cell in plan.cells) else ""
-        for printed in plan_tables(results, plan):
+        beside = "; the paper's figures in brackets" if any(cell.paper for cell in protocol.cells) else ""
+        for printed in protocol_tables(results, protocol):
             named = f"{printed.title}: " if printed.title else ""
             show_table(f"{named}{title}{beside}", printed.header, printed.rows)
     for cell in results.cells if not results.metrics else []:
         for text in cell.samples:
             print(f"{cell.row}, {cell.column}: {text}")
-    for line in sentences(results, main):
+    for line in sentences(results):
         print(line)
     for note in results.notes:
         print(f"Note: {note}")

@@ -1,4 +1,4 @@
-"""The live table of a training run on stderr; nothing at all when that is not a terminal."""
+"""The live table of a training run on stderr; nothing is printed if stderr is not a terminal."""
 
 from __future__ import annotations
 
@@ -7,31 +7,32 @@ from collections import deque
 from types import TracebackType
 from typing import Any
 
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
 from di4c_cli.memory import peak_memory, training_device
 from di4c_cli.recipe import Recipe
 
-EVERY = 2.0
-"""Seconds between two lines of the table."""
-LINES = 8
-WIDE = 80
-NARROW = ("step", "left", "loss", "correlation", "kl")
-SMOOTH = 0.9
+REFRESH_SECONDS = 2.0
+SHOWN_LINES = 8
+FULL_WIDTH = 80
+"""Columns of a terminal in which the whole table fits."""
+NARROW_COLUMNS = ("step", "left", "loss", "correlation", "kl")
+SMOOTHING = 0.9
 
 
 class LiveTable:
-    """Give it every row; it shows a smoothed line every two seconds."""
+    """Takes the metrics row of every step and shows a line of smoothed metrics every two seconds."""
 
     def __init__(self, recipe: Recipe) -> None:
-        from rich.console import Console
-        from rich.live import Live
-
         self.recipe = recipe
-        self._shown_names = recipe.method.live_metrics
+        self._metrics = recipe.method.live_metrics
         self._console = Console(stderr=True)
         self._live = None
         if self._console.is_terminal:
             self._live = Live(console=self._console, auto_refresh=False, transient=True)
-        self._lines: deque[list[str]] = deque(maxlen=LINES)
+        self._lines: deque[list[str]] = deque(maxlen=SHOWN_LINES)
         self._means: dict[str, float] = {}
         self._began = self._shown = time.monotonic()
         self._steps = 0
@@ -48,18 +49,18 @@ class LiveTable:
             self._live.stop()
 
     def __call__(self, row: dict[str, Any]) -> None:
-        """One step of metrics.jsonl."""
+        """Add one row of metrics.jsonl."""
         if self._live is None:
             return
         now = time.monotonic()
-        if self._steps == 0:  # the rate is that of the steps, not of loading models
+        if self._steps == 0:  # the rate counts training steps only, not the loading of models
             self._began = now - row["seconds"]
         self._steps += 1
-        for name in self._shown_names:
+        for name in self._metrics:
             value = row.get(name)
             if value is not None:
-                self._means[name] = SMOOTH * self._means.get(name, value) + (1 - SMOOTH) * value
-        if self._steps == 1 or now - self._shown > EVERY:
+                self._means[name] = SMOOTHING * self._means.get(name, value) + (1 - SMOOTHING) * value
+        if self._steps == 1 or now - self._shown > REFRESH_SECONDS:
             self._shown = now
             self._lines.append(self._line(row, now))
             self._live.update(self.table(self._console.width), refresh=True)
@@ -68,29 +69,23 @@ class LiveTable:
         training = self.recipe.training
         rate = self._steps / max(now - self._began, 1e-9)
         left = (self.recipe.rounds - row["round"] + 1) * training.iterations - row["step"]
-        place = f"{row['step']}/{training.iterations}"
+        step = f"{row['step']}/{training.iterations}"
         if self.recipe.rounds > 1:
-            place = f"round {row['round']}/{self.recipe.rounds} {place}"
-        figures = [f"{self._means[name]:.3f}" if name in self._means else "-" for name in self._shown_names]
-        return [place, f"{rate:.3g}/s", duration(left / rate), *figures, memory()]
+            step = f"round {row['round']}/{self.recipe.rounds} {step}"
+        metrics = [f"{self._means[name]:.3f}" if name in self._means else "-" for name in self._metrics]
+        memory = f"{peak_memory(training_device()) / 2**20:.0f} MB"
+        return [step, f"{rate:.3g}/s", duration(left / rate), *metrics, memory]
 
-    def table(self, width: int) -> Any:
-        """The last lines; in a narrow terminal only the columns that decide whether to go on."""
-        from rich.table import Table
-
-        names = [
-            "step",
-            "rate",
-            "left",
-            *(name.removesuffix("_data") for name in self._shown_names),
-            "memory",
-        ]
-        kept = [number for number, name in enumerate(names) if width >= WIDE or name in NARROW]
+    def table(self, width: int) -> Table:
+        """The last lines; a narrow terminal gets only the most important columns."""
+        metrics = [name.removesuffix("_data") for name in self._metrics]
+        names = ["step", "rate", "left", *metrics, "memory"]
+        kept = [i for i, name in enumerate(names) if width >= FULL_WIDTH or name in NARROW_COLUMNS]
         table = Table(box=None, pad_edge=False, collapse_padding=True)
-        for number in kept:
-            table.add_column(names[number], justify="right")
+        for i in kept:
+            table.add_column(names[i], justify="right")
         for line in self._lines:
-            table.add_row(*(line[number] for number in kept))
+            table.add_row(*(line[i] for i in kept))
         return table
 
 
@@ -101,8 +96,3 @@ def duration(seconds: float) -> str:
         return f"{whole} s"
     hours, rest = divmod(whole, 3600)
     return f"{hours}:{rest // 60:02d}:{rest % 60:02d}" if hours else f"{rest // 60}:{rest % 60:02d}"
-
-
-def memory() -> str:
-    """Peak memory so far: of the GPU if one is used, else of this process."""
-    return f"{peak_memory(training_device()) / 2**20:.0f} MB"

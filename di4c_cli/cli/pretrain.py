@@ -1,4 +1,4 @@
-"""`di4c pretrain`: make an embedded teacher again from its recipe and the embedded data."""
+"""`di4c pretrain`: train the teacher of a toy task from its recipe and the embedded data."""
 
 from __future__ import annotations
 
@@ -16,18 +16,12 @@ def pretrain(
     recipe: Annotated[
         str, typer.Option(help="A pretraining recipe; `di4c recipes` lists them.")
     ] = "pretrain/tiny-digits",
-    out: Annotated[Path | None, typer.Option(help="Folder to write; default: pretrained/<world>.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder to write; default: pretrained/<task>.")] = None,
     iterations: Annotated[int | None, typer.Option(min=1, help="Training steps of the teacher.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of weights and data order.")] = None,
-    images: Annotated[
-        Path | None, typer.Option(help="tiny-vq with --tokenizer: folder with the Fashion-MNIST files.")
-    ] = None,
-    tokenizer: Annotated[
-        bool, typer.Option(help="tiny-vq: train the VQGAN and encode the images first.")
-    ] = False,
 ) -> None:
-    """Train an embedded teacher from scratch with early stopping on held-out data."""
-    guarded(lambda: _pretrain(recipe, out, iterations, seed, images, tokenizer))
+    """Train the teacher of a toy task from scratch with early stopping on held-out data."""
+    guarded(lambda: _pretrain(recipe, out, iterations, seed))
 
 
 def _pretrain(
@@ -35,20 +29,18 @@ def _pretrain(
     out: Path | None,
     iterations: int | None,
     seed: int | None,
-    images: Path | None,
-    tokenizer: bool,
 ) -> None:
     if recipe_file.kind_of(name) != "pretrain":
         raise UserError(f"'{name}' is not a pretraining recipe.", "Use `di4c distill` for it.")
     overrides = {"training.iterations": iterations, "seed": seed}
-    settings = recipe_file.read_pretrain(
+    config = recipe_file.read_pretrain(
         name, {key: value for key, value in overrides.items() if value is not None}
     )
-    folder = out or Path("pretrained") / settings.world
+    folder = out or Path("pretrained") / config.task
     if folder.exists() and any(folder.iterdir()):
         raise UserError(f"{folder} is not empty.", "Name another folder with --out.")
 
-    from di4c_cli.training.worlds import make_world
+    from di4c_cli.training.pretrain import pretrain as train_teacher
 
     def report(row: dict[str, Any]) -> None:
         say(
@@ -58,7 +50,7 @@ def _pretrain(
             )
         )
 
-    history = make_world(settings, folder, images, tokenizer, report)
+    history = train_teacher(config, folder, report)
     say(
         f"{folder / 'teacher'}: held-out loss {history.best:.4f} nats per unknown position (step {history.best_step})."
     )

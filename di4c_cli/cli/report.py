@@ -19,13 +19,12 @@ def report(
         Path | None, typer.Option(help="The HTML file; default: report.html beside the results.")
     ] = None,
 ) -> None:
-    """Write the page: figures, samples, latency, training curves, recipe, provenance, and the JSON inside."""
+    """Write one HTML page: figures, samples, latency, training curves, recipe, provenance and the results as JSON."""
     guarded(lambda: _report(run, out))
 
 
 def _report(run: Path | None, out: Path | None) -> None:
-    from di4c_cli.report.locate import locate
-    from di4c_cli.report.page import write_page
+    from di4c_cli.report.page import locate, write_page
 
-    place = locate(run)
-    print(write_page(place.results, place.folder, place.run, out))
+    source = locate(run)
+    print(write_page(source.results, source.folder, source.run, out))

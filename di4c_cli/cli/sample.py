@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from di4c_cli.generate.frames import Film
-    from di4c_cli.generate.request import Prepared, Request
+    from di4c_cli.generate.request import PreparedSample, SampleRequest
 
-MANY = 2000
+MIN_SHARDED_SAMPLES = 2000
 """From this many samples on they go to disk in shards."""
 SUFFIXES = {"image": ".png", "text": ".txt"}
 
@@ -27,7 +27,7 @@ def sample(
         str | None, typer.Option(help="Student or run folder, Hub id or name; default: the newest run here.")
     ] = None,
     teacher: Annotated[
-        str | None, typer.Option(help="Sample a teacher; with --hybrid, the one who finishes.")
+        str | None, typer.Option(help="Sample a teacher; with --hybrid, the teacher of the last steps.")
     ] = None,
     steps: Annotated[int | None, typer.Option(help="Sampling steps; default: the model's.")] = None,
     n: Annotated[int | None, typer.Option("-n", help="Samples; default: 16 images or 1 text.")] = None,
@@ -39,7 +39,7 @@ def sample(
         Path | None, typer.Option(help="File (.png, .txt) or, for shards, a folder; default: samples.png.")
     ] = None,
     batch_size: Annotated[
-        int | None, typer.Option(min=1, help="Samples at a time; does not change them.")
+        int | None, typer.Option(min=1, help="Samples per batch; does not change the samples.")
     ] = None,
     sampler: Annotated[
         str | None, typer.Option(help="analytical, confidence or tau-leaping; default: the model's.")
@@ -48,33 +48,40 @@ def sample(
     temperature: Annotated[
         float | None, typer.Option(help="Below 1: likelier, less varied samples; default: 1.")
     ] = None,
-    top_p: Annotated[float | None, typer.Option(help="Nucleus mass; default: 1, which cuts nothing.")] = None,
+    top_p: Annotated[
+        float | None, typer.Option(help="Nucleus sampling; default: 1, which means off.")
+    ] = None,
     sample_dtype: Annotated[
         str, typer.Option(help="float64 is exact; float32 reproduces published draws.")
     ] = "float64",
     last: Annotated[
         str | None, typer.Option(help="Last step: sample or argmax; default: the model's.")
     ] = None,
-    hybrid: Annotated[int | None, typer.Option(help="The last K steps are the teacher's.")] = None,
+    hybrid: Annotated[int | None, typer.Option(help="The teacher makes the last K steps.")] = None,
     corrector: Annotated[
         int | None, typer.Option(help="Corrector steps before each of the last two steps.")
     ] = None,
-    corrector_step: Annotated[float | None, typer.Option(help="Their size in time; default: 1e-4.")] = None,
+    corrector_step: Annotated[
+        float | None, typer.Option(help="Size of a corrector step in time; default: 1e-4.")
+    ] = None,
     tile: Annotated[int | None, typer.Option(help="Samples per network call; default: by length.")] = None,
     prompt: Annotated[str | None, typer.Option(help="Text that the samples begin with.")] = None,
-    prompt_file: Annotated[Path | None, typer.Option(help="The same from a file.")] = None,
+    prompt_file: Annotated[Path | None, typer.Option(help="Read the prompt from a file.")] = None,
     infill: Annotated[
         Path | None, typer.Option(help="A file with [MASK] (or [MASK*N]) at the positions to fill.")
     ] = None,
     show_steps: Annotated[
-        bool, typer.Option("--show-steps", help="Watch text appear; for images write a GIF and a strip.")
+        bool,
+        typer.Option(
+            "--show-steps", help="Show text as it is sampled; for images write a GIF and a strip of frames."
+        ),
     ] = False,
     device: Annotated[
         str | None, typer.Option(help="cpu, cuda or mps; default: cuda if there is one.")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
 ) -> None:
-    """Draw samples. With no model named: the newest run here, else the embedded tiny-digits student."""
+    """Draw samples. The default model is the newest run in runs/, or else the embedded tiny-digits student."""
     options = {
         "sampler": sampler,
         "guidance": guidance,
@@ -89,26 +96,30 @@ def sample(
     }
 
     def command() -> None:
-        from di4c_cli.generate.request import Request
+        from di4c_cli.generate.request import SampleRequest
 
-        asked = Request(student, teacher, steps, n, seed, label, prompt, prompt_file, infill, device, options)
+        asked = SampleRequest(
+            student, teacher, steps, n, seed, label, prompt, prompt_file, infill, device, options
+        )
         _sample(asked, out, batch_size, show_steps, json)
 
     guarded(command)
 
 
-def _sample(request: Request, out: Path | None, batch_size: int | None, show: bool, json: bool) -> None:
+def _sample(request: SampleRequest, out: Path | None, batch_size: int | None, show: bool, json: bool) -> None:
     from di4c_cli.generate.request import prepare
 
     prepared = prepare(request, say)
     text = prepared.model.codec.kind in ("text", "none")
-    sharded = prepared.n >= MANY or (out is not None and not out.suffix)
+    sharded = prepared.n >= MIN_SHARDED_SAMPLES or (out is not None and not out.suffix)
     if out is not None and not sharded and out.suffix != SUFFIXES["text" if text else "image"]:
         raise UserError(
             f"{out.name} is not a {SUFFIXES['text' if text else 'image']} file.", "Choose another --out."
         )
     if sharded and show:
-        raise UserError("--show-steps is for a few samples.", f"Use -n below {MANY} and a file as --out.")
+        raise UserError(
+            "--show-steps is for a few samples.", f"Use -n below {MIN_SHARDED_SAMPLES} and a file as --out."
+        )
     say(prepared.sentence())
     started = time.monotonic()
     if sharded:
@@ -122,11 +133,11 @@ def _sample(request: Request, out: Path | None, batch_size: int | None, show: bo
         emit_json({**prepared.facts(), "seconds": round(seconds, 3), **result})
 
 
-def _to_shards(prepared: Prepared, out: Path | None, batch_size: int | None) -> dict[str, Any]:
+def _to_shards(prepared: PreparedSample, out: Path | None, batch_size: int | None) -> dict[str, Any]:
     from di4c_cli.generate import shards
 
     name = prepared.model.name.replace("/", "-")
-    folder = out or Path(f"samples-{name}-{prepared.settings.steps}-s{prepared.seed}")
+    folder = out or Path(f"samples-{name}-{prepared.plan.steps}-s{prepared.seed}")
     with progress("samples", prepared.n) as advance:
         manifest = shards.stream(prepared, folder, batch_size, advance)
     say(f"wrote {folder}: {prepared.n} samples in shards of {manifest['shard']}; {shards.MANIFEST} says how.")
@@ -134,15 +145,11 @@ def _to_shards(prepared: Prepared, out: Path | None, batch_size: int | None) -> 
 
 
 def _to_terminal(
-    prepared: Prepared, out: Path | None, batch_size: int | None, show: bool, json: bool
+    prepared: PreparedSample, out: Path | None, batch_size: int | None, show: bool, json: bool
 ) -> dict[str, Any]:
     from di4c_cli import files
 
-    if show:
-        texts = _live(prepared)
-    else:
-        with progress("samples", prepared.n) as advance:
-            texts = prepared.model.decode(_batches(prepared, batch_size, advance))
+    texts = _live(prepared) if show else prepared.model.decode(_all(prepared, batch_size))
     sheet = "\n".join((f"--- sample {i}\n" if len(texts) > 1 else "") + line for i, line in enumerate(texts))
     if out is not None:
         files.write_text(out, sheet + "\n")
@@ -152,14 +159,12 @@ def _to_terminal(
     return {"samples": texts, "out": None if out is None else str(out)}
 
 
-def _to_picture(prepared: Prepared, out: Path, batch_size: int | None, show: bool) -> dict[str, Any]:
+def _to_picture(prepared: PreparedSample, out: Path, batch_size: int | None, show: bool) -> dict[str, Any]:
     from di4c_cli.codec.grid import save_grid
     from di4c_cli.generate.frames import Film, save_film
 
     film = Film(16) if show else None
-    with progress("samples", prepared.n) as advance:
-        x = _batches(prepared, batch_size, advance, film)
-    images = prepared.model.decode(x)
+    images = prepared.model.decode(_all(prepared, batch_size, film))
     labels = prepared.labels or []
     # one column per class, so that a class can be followed down the picture
     columns = len(labels) if 1 < len(labels) <= 32 and prepared.n > len(labels) else None
@@ -172,41 +177,35 @@ def _to_picture(prepared: Prepared, out: Path, batch_size: int | None, show: boo
     return {"out": [str(path) for path in written]}
 
 
-def _batches(prepared: Prepared, batch_size: int | None, advance: Any, film: Film | None = None) -> Tensor:
-    """All samples, with a bar; a film shows the first batch only."""
-    import torch
-
-    size = batch_size or prepared.settings.batch_for(prepared.length)
+def _all(prepared: PreparedSample, batch_size: int | None, film: Film | None = None) -> Tensor:
+    """All samples, with a progress bar; a film needs a first batch of at least its own size."""
     if film is not None:
-        size = max(size, min(film.most, prepared.n))
-    parts = []
-    for first in range(0, prepared.n, size):
-        count = min(size, prepared.n - first)
-        parts.append(prepared.draw(first, count, count, film if first == 0 else None))
-        advance(count)
-    return torch.cat(parts)
+        size = batch_size or prepared.plan.batch_size(prepared.length)
+        batch_size = max(size, min(film.most, prepared.n))
+    with progress("samples", prepared.n) as advance:
+        return prepared.draw(0, prepared.n, batch_size=batch_size, on_step=film, advance=advance)
 
 
-def _live(prepared: Prepared) -> list[str]:
-    """Text on the terminal while it is being written; plain lines when stderr is not a terminal."""
+def _live(prepared: PreparedSample) -> list[str]:
+    """Text on the terminal while it is written; plain lines when stderr is not a terminal."""
     from rich.console import Console
     from rich.live import Live
     from rich.text import Text
 
-    from di4c_cli.generate.frames import holes
+    from di4c_cli.generate.frames import masked_texts
 
     console, codec = Console(stderr=True), prepared.model.codec
     texts: list[str] = []
     if not console.is_terminal:
         for i in range(prepared.n):
-            x = prepared.draw(i, 1, watch=lambda left, t, x: say(f"t={t:.3g}: {holes(codec, x)[0]}"))
+            x = prepared.draw(i, 1, on_step=lambda left, t, x: say(f"t={t:.3g}: {masked_texts(codec, x)[0]}"))
             texts += codec.decode(x)
         return texts
     for i in range(prepared.n):
         with Live(console=console, refresh_per_second=20, transient=True) as live:
 
             def update(left: int, t: float, x: Tensor, live: Live = live) -> None:
-                live.update(Text(f"[{left} steps left] {holes(codec, x)[0]}"))
+                live.update(Text(f"[{left} steps left] {masked_texts(codec, x)[0]}"))
 
-            texts += codec.decode(prepared.draw(i, 1, watch=update))
+            texts += codec.decode(prepared.draw(i, 1, on_step=update))
     return texts

@@ -13,16 +13,18 @@ from di4c_cli.cli.live import LiveTable
 from di4c_cli.training.sweep_recipe import Sweep, read_sweep, row_recipes
 
 if TYPE_CHECKING:
-    from di4c_cli.evaluation.result import Results
+    from di4c_cli.evaluation.results import Results
 
 
 def sweep(
     recipe: Annotated[str, typer.Argument(help="A sweep from `di4c recipes`, e.g. ablations/alpha.")],
     base: Annotated[
-        str | None, typer.Option(help="Recipe the rows change; default: the sweep's own.")
+        str | None, typer.Option(help="Recipe that the rows modify; default: the sweep's own.")
     ] = None,
-    teacher: Annotated[str | None, typer.Option("--teacher", "-t", help="Another teacher.")] = None,
-    data: Annotated[str | None, typer.Option(help="Another data source.")] = None,
+    teacher: Annotated[
+        str | None, typer.Option("--teacher", "-t", help="Teacher of all rows; default: the recipe's.")
+    ] = None,
+    data: Annotated[str | None, typer.Option(help="Data of all rows; default: the recipe's.")] = None,
     iterations: Annotated[int | None, typer.Option(help="Training steps of every row.")] = None,
     samples: Annotated[int | None, typer.Option(min=2, help="Samples per figure.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of training and sampling.")] = 0,

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, cast
 
 import torch
 
-from di4c_cli import embedded, hub
+from di4c_cli import hub
 from di4c_cli.data import cifar, hub_text, images, text, tokens
-from di4c_cli.data.embedded import load_world
 from di4c_cli.data.items import Items, TensorItems, check_items, check_rows
 from di4c_cli.data.stream import DataSpec, NoData, Shuffled, Source
 from di4c_cli.errors import Di4cError, UserError
+from di4c_cli.model import Model
+from di4c_cli.tasks.registry import get_task, task_of
 
 if TYPE_CHECKING:
     from di4c_cli.codec.text import Text
@@ -46,9 +47,9 @@ def is_hub(name: str, model: Model) -> bool:
 
 
 def find_items(name: str, model: Model, mirrored: bool = False, device: torch.device | str = "cpu") -> Items:
-    """The items at a local path or of an embedded toy task."""
+    """The items at a local path or of a toy task."""
     if _is_embedded(name):
-        return embedded_items(name.partition(":")[2] or toy_task_of(model), model)
+        return embedded_items(name.partition(":")[2], model)
     path = Path(name)
     if not path.exists():
         raise UserError(f"There is no data at '{name}'.", NAME_DATA)
@@ -85,19 +86,15 @@ def probe(name: str, model: Model, here: bool = True) -> str:
     return f"{name}, {len(items)} samples"
 
 
-def toy_task_of(model: Model) -> str:
-    """The toy task that a model belongs to, by its own name or that of its teacher."""
-    for name in (model.config.name, str(model.config.provenance.get("teacher", ""))):
-        for task in embedded.WORLDS:
-            if name in (task, f"{task}-student"):
-                return task
-    raise UserError(f"'{model.name}' is no embedded teacher, so there is no embedded data for it.", NAME_DATA)
-
-
-def embedded_items(task: str, model: Model) -> Items:
-    """The training part of a toy task's data."""
-    data = load_world(task)
-    return TensorItems(data.train, data.train_label, pixel_shape(model), f"embedded {task}")
+def embedded_items(name: str, model: Model) -> Items:
+    """The training part of a toy task; without a name, of the task whose samples the model makes."""
+    task = get_task(name) if name else task_of(model)
+    if task is None:
+        raise UserError(
+            f"'{model.name}' belongs to no toy task, so there is no embedded data for it.", NAME_DATA
+        )
+    data = task.data
+    return TensorItems(data.train, data.train_label, pixel_shape(model), f"embedded {task.name}")
 
 
 def pixel_shape(model: Model) -> tuple[int, ...] | None:

@@ -1,11 +1,10 @@
-"""The tiny worlds that ship inside the package: where their files are. See README.md in this folder."""
+"""Paths of the files of the toy tasks that ship inside the package. See README.md in this folder."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 ROOT = Path(__file__).parent
-WORLDS = ("tiny-digits", "tiny-pixels", "tiny-vq", "tiny-text")
 DEFAULT = "tiny-digits"
 
 
@@ -19,6 +18,6 @@ def asset(name: str) -> Path:
     return ROOT / "assets" / name
 
 
-def model(world: str, kind: str) -> Path:
-    """The folder of a world's `teacher` or `student`."""
-    return ROOT / world / kind
+def model(task: str, kind: str) -> Path:
+    """The folder of a task's `teacher` or `student`."""
+    return ROOT / task / kind

@@ -1,13 +1,12 @@
-"""Two results against each other: differences with intervals, and plainly which of them are within noise."""
+"""Differences between two results with intervals, and which of them are within noise."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from di4c_cli.errors import UserError
-from di4c_cli.evaluation.result import Cell, Figure, Results
+from di4c_cli.evaluation.results import Cell, Figure, Results
 from di4c_cli.metric.interval import normal_quantile
 
 N_DEPENDENT = ("frechet", "recall", "is", "mauve")
@@ -28,13 +27,9 @@ class Difference:
     high: float | None
     verdict: str
 
-    def as_dict(self) -> dict[str, Any]:
-        """For the JSON output."""
-        return asdict(self)
-
 
 def compare(a: Results, b: Results) -> list[Difference]:
-    """All figures that both results have; refuses results that were not measured alike."""
+    """Differences of all figures that both results have; results that were not measured alike are rejected."""
     check_alike(a, b)
     out = []
     for cell in a.cells:
@@ -52,7 +47,7 @@ def compare(a: Results, b: Results) -> list[Difference]:
 
 
 def check_alike(a: Results, b: Results) -> None:
-    """Same protocol, same instruments: else the numbers are not on one scale."""
+    """Reject results of different protocols, instruments or references."""
     if a.protocol != b.protocol:
         raise UserError(
             f"The results follow different protocols, '{a.protocol}' and '{b.protocol}'.",
@@ -72,7 +67,7 @@ def check_alike(a: Results, b: Results) -> None:
 
 
 def _difference(one: Cell, two: Cell, metric: str, a: Figure, b: Figure) -> Difference:
-    """Independent errors add in squares; a shared seed makes the true interval narrower."""
+    """Errors are taken as independent; with a shared seed the true interval is narrower."""
     change = b.value - a.value
     low = high = None
     if a.interval == b.interval == "exact":

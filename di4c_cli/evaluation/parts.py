@@ -1,4 +1,4 @@
-"""Long evaluations in numbered parts on disk: constant memory, and a stopped one goes on where it was."""
+"""Scores in numbered parts on disk: constant memory, and a stopped evaluation resumes where it stopped."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import numpy as np
 from di4c_cli import files
 
 Scores = dict[str, np.ndarray]
-"""Arrays by name: one row a sample, or one a group of samples for figures of groups."""
+"""Arrays by name: one row per sample, or per group of samples for figures over groups."""
 
 
 def identity(**facts: Any) -> str:
@@ -24,11 +24,10 @@ def identity(**facts: Any) -> str:
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-class Parts:
-    """Scores of samples 0 … n-1 of one cell, `size` samples a file.
+class ScoreParts:
+    """Scores of samples 0 … n-1 of one cell, `size` samples per file.
 
-    Sample numbers decide the samples, so a part is the same whoever computes it and however many are asked
-    for.
+    Sample numbers determine the samples, so a part does not depend on n or on the run that computed it.
     """
 
     def __init__(self, folder: Path, n: int, size: int) -> None:
@@ -45,11 +44,11 @@ class Parts:
     def fill(
         self, compute: Callable[[int, int], Scores], advance: Callable[[int], None] = lambda n: None
     ) -> int:
-        """Compute what is missing; gives the number of samples that had to be computed."""
+        """Compute the missing parts and return the number of samples computed."""
         fresh = 0
         for first, count in self.ranges():
             path = self._path(first, count)
-            if not _sound(path):
+            if not _is_complete(path):
                 buffer = io.BytesIO()
                 np.savez(buffer, **compute(first, count))  # type: ignore[arg-type]
                 files.write_bytes(path, buffer.getvalue())
@@ -58,7 +57,7 @@ class Parts:
         return fresh
 
     def __iter__(self) -> Iterator[tuple[int, Scores]]:
-        """(first sample number, scores) of each part, one in memory at a time."""
+        """(first sample number, scores) of each part, with one in memory at a time."""
         for first, count in self.ranges():
             yield first, self.read(first, count)
 
@@ -68,12 +67,12 @@ class Parts:
             return {name: file[name] for name in file.files}
 
     def column(self, name: str) -> np.ndarray:
-        """One number of all samples (or groups), in their order."""
+        """One score of all samples (or groups), in their order."""
         return np.concatenate([scores[name] for _, scores in self])
 
 
-def _sound(path: Path) -> bool:
-    """Is the part there and whole? A file cut short by a full disk is computed again."""
+def _is_complete(path: Path) -> bool:
+    """Whether the part exists and is complete; a file truncated by a full disk is computed again."""
     try:
         with zipfile.ZipFile(path) as archive:
             return archive.testzip() is None

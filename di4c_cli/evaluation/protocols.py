@@ -1,187 +1,34 @@
-"""Protocols by name: the paper's tables and figures with its numbers, and the embedded worlds'.
-
-Row names: `teacher`, `student` (the paper's di4c), `hybrid` (student, then teacher for the second half),
-`di4c-d` (with data loss) and others that the user fills with `--model ROW=REF`. Labels of tables are those of
-the paper's source.
-"""
+"""Protocols by name: those of the paper, which `protocols.yaml` describes, and those of the toy tasks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import yaml
 
 from di4c_cli.errors import UserError
-from di4c_cli.evaluation.plan import CellPlan, Plan, Prompts, column
+from di4c_cli.evaluation.protocol import (
+    HALF_OF_THE_STEPS,
+    CellSpec,
+    EvaluationProtocol,
+    PromptSpec,
+    column,
+    steps_protocol,
+)
 from di4c_cli.recipe_file import nearest
+from di4c_cli.tasks.base import ToyTask
+from di4c_cli.tasks.registry import TASKS
 
 FIGURE_ONLY = "The paper shows this as a figure without numbers ({}): there is nothing to print beside ours."
-HALF = {"hybrid": -1}
-
-
-def _cifar_cell(row: str, steps: int, fid: float, score: float) -> CellPlan:
-    return CellPlan(row, column(steps), steps, HALF if row == "hybrid" else {}, {"frechet": fid, "is": score})
-
-
-def cifar10_table1() -> Plan:
-    """tab:tldr: teacher, student and hybrid at 10, 20 and 40 steps."""
-    figures = {
-        "teacher": {10: (32.61, 7.59), 20: (12.36, 8.55), 40: (8.01, 8.77)},
-        "student": {10: (20.64, 8.29), 20: (9.77, 8.52), 40: (9.66, 8.28)},
-        "hybrid": {10: (25.54, 8.00), 20: (9.47, 8.56), 40: (8.02, 8.43)},
-    }
-    cells = [_cifar_cell(row, steps, *pair) for row, line in figures.items() for steps, pair in line.items()]
-    return Plan(
-        "cifar10-table1",
-        "CIFAR-10, tab:tldr (FID against the training set / IS, 50 000 samples)",
-        tuple(cells),
-        50_000,
-        ("frechet", "is"),
-        labels="none",
-        shape="together",
-    )
-
-
-def cifar10_steps() -> Plan:
-    """tab:more-tldr: 2 to 20 steps, 10 000 samples."""
-    steps = range(2, 21, 2)
-    fid = {
-        "teacher": (392.24, 173.29, 78.24, 49.44, 34.70, 26.33, 21.47, 18.05, 15.80, 14.42),
-        "student": (411.70, 147.67, 59.62, 33.85, 22.57, 17.46, 14.37, 12.86, 12.28, 11.81),
-    }
-    score = {
-        "teacher": (1.17, 2.99, 5.90, 7.01, 7.45, 7.82, 7.96, 8.16, 8.35, 8.46),
-        "student": (1.25, 3.48, 6.71, 7.68, 8.17, 8.33, 8.37, 8.50, 8.38, 8.39),
-    }
-    cells = [_cifar_cell(row, k, fid[row][i], score[row][i]) for row in fid for i, k in enumerate(steps)]
-    title = "CIFAR-10, tab:more-tldr (FID / IS, 10 000 samples)"
-    return Plan("cifar10-steps", title, tuple(cells), 10_000, ("frechet", "is"), labels="none")
-
-
-def cifar10_tau() -> Plan:
-    """tab:experiment, first rows: the teacher by τ-leaping and by analytical steps."""
-    figures = {
-        "tau-leaping": {40: (315.75, 1.66), 1000: (8.10, 8.74)},
-        "analytical": {10: (32.61, 7.59), 20: (12.36, 8.55), 40: (8.01, 8.77)},
-    }
-    names = {"tau-leaping": "τ-leaping", "analytical": "analytical"}
-    cells = tuple(
-        CellPlan(
-            "teacher",
-            f"{names[sampler]}, {column(steps)}",
-            steps,
-            {"sampler": sampler},
-            {"frechet": fid, "is": score},
-            place=(f"teacher, {names[sampler]}", column(steps)),
-        )
-        for sampler, line in figures.items()
-        for steps, (fid, score) in line.items()
-    )
-    notes = (
-        "τ-leaping at 1000 steps is quoted from Campbell et al.; at 10 and 20 steps there is no figure.",
-    )
-    title = "CIFAR-10, tab:experiment (FID / IS, 50 000 samples)"
-    metrics = ("frechet", "is")
-    return Plan("cifar10-tau", title, cells, 50_000, metrics, notes, "none", shape="together")
-
-
-def cifar10_pc() -> Plan:
-    """tab:pc: 20 function evaluations shared between denoising and corrector steps."""
-    fid = {"teacher": (57.57, 32.74, 21.32, 14.42), "student": (44.57, 22.63, 14.25, 11.81)}
-    sizes = tuple({"corrector_step": size} for size in (1e-3, 1e-4, 1e-5))
-    cells = []
-    for row, line in fid.items():
-        for (steps, corrector), value in zip(((6, 7), (10, 5), (14, 3), (20, 0)), line, strict=True):
-            name = f"{steps}+{corrector}+{corrector}"
-            tries = sizes if corrector else ()
-            cells.append(CellPlan(row, name, steps, {"corrector": corrector}, {"frechet": value}, tries))
-    notes = ("m+n+n: n corrector steps before each of the last two of m; the best of three step sizes.",)
-    title = "CIFAR-10, tab:pc (FID, 10 000 samples, 20 evaluations)"
-    return Plan("cifar10-pc", title, tuple(cells), 10_000, ("frechet",), notes, "none")
-
-
-def imagenet_fid_is() -> Plan:
-    """fig:maskgit: FID against IS over guidance weights."""
-    cells = [_guided(row, 4, float(w)) for row in ("teacher", "student", "di4c-d") for w in range(5, 13)]
-    cells += [_guided("teacher", 8, w) for w in (2.0, 2.5, 3.0, 3.5, 4.0)]
-    notes = (
-        FIGURE_ONLY.format("fig:maskgit"),
-        "Its best points are the rows of tab:cfg-choice: protocol imagenet-best.",
-    )
-    title = "ImageNet 256×256, fig:maskgit (FID, IS, 50 images a class)"
-    return Plan("imagenet-fid-is", title, tuple(cells), 50_000, ("frechet", "is"), notes, shape="lines")
-
-
-def _guided(row: str, steps: int, weight: float, paper: dict[str, float] | None = None) -> CellPlan:
-    options = {"sampler": "confidence", "guidance": weight}
-    return CellPlan(row, f"{column(steps)}, w {weight:g}", steps, options, paper or {})
-
-
-def imagenet_best() -> Plan:
-    """tab:cfg-choice: every model at its best guidance weight."""
-    table = (
-        ("teacher", 8, 3.0, 6.57, 202.0, 0.7939, 0.5499),
-        ("teacher", 4, 11.0, 7.97, 216.0, 0.7737, 0.5057),
-        ("student", 4, 6.0, 6.79, 209.2, 0.7910, 0.5363),
-        ("di4c-d", 4, 7.0, 6.57, 213.6, 0.7866, 0.5391),
-    )
-    names = ("frechet", "is", "precision", "recall")
-    cells = tuple(_guided(row, k, w, dict(zip(names, line, strict=True))) for row, k, w, *line in table)
-    title = "ImageNet 256×256, tab:cfg-choice (FID, IS, precision, recall, 50 images a class)"
-    return Plan("imagenet-best", title, cells, 50_000, names, shape="lines")
-
-
-def imagenet_samples() -> Plan:
-    """fig:maskgit-samples: Ostrich, Burger, Volcano."""
-    models = (("teacher", 8, 3.0), ("teacher", 4, 11.0), ("student", 4, 6.0), ("di4c-d", 4, 7.0))
-    cells = tuple(
-        CellPlan(
-            row,
-            f"label {label}, {column(k)}, w {w:g}",
-            k,
-            {"sampler": "confidence", "guidance": w},
-            label=str(label),
-        )
-        for label in (9, 933, 980)
-        for row, k, w in models
-    )
-    return Plan("imagenet-samples", "ImageNet 256×256, fig:maskgit-samples", cells, 16, kind="samples")
-
-
-TEXT_ROWS = ("teacher", "student", "di4c-d", "student-2", "di4c-d-2")
-"""`student-2`: a second round (di4c²)."""
-
-
-def owt_uncond() -> Plan:
-    """fig:uncond-ppl and fig:language-app-c: generative perplexity against steps."""
-    cells = tuple(CellPlan(row, column(k), k) for row in TEXT_ROWS for k in (8, 16, 32, 64, 128))
-    notes = (FIGURE_ONLY.format("fig:uncond-ppl, fig:language-app-c"),)
-    title = "OpenWebText, unconditional (generative perplexity, 1024 samples)"
-    return Plan("owt-uncond", title, cells, 1024, ("perplexity", "perplexity_strict", "entropy"), notes)
-
-
-def owt_cond() -> Plan:
-    """fig:ppl-sbleu and fig:language-app-d: perplexity against Self-BLEU of five continuations."""
-    cells = tuple(CellPlan(row, column(k), k) for row in TEXT_ROWS for k in (8, 16, 32, 64, 128))
-    notes = (FIGURE_ONLY.format("fig:ppl-sbleu, fig:language-app-d"),)
-    title = "WebText prompts, 50 of 100 tokens given, 5 continuations of 256 prompts"
-    metrics = ("perplexity", "entropy", "self_bleu")
-    return Plan("owt-cond", title, cells, 256 * 5, metrics, notes, prompts=Prompts())
-
-
-def owt_mauve() -> Plan:
-    """fig:mauve: MAUVE of the unconditional samples."""
-    cells = tuple(CellPlan(row, column(k), k) for row in TEXT_ROWS for k in (8, 16, 32, 64, 128))
-    notes = (FIGURE_ONLY.format("fig:mauve"),)
-    title = "OpenWebText, MAUVE (100 tokens, scale 5, 5 runs, 1024 samples)"
-    return Plan("owt-mauve", title, cells, 1024, ("mauve",), notes, kind="mauve")
-
-
-def owt_samples() -> Plan:
-    """Generated samples of section mdlm: the abstract's first 50 tokens continued."""
-    cells = tuple(CellPlan(row, column(k), k) for k in (4, 16, 64, 256) for row in ("teacher", "student"))
-    prompts = Prompts(50, 100, 1)
-    return Plan("owt-samples", "The abstract continued", cells, 1, kind="samples", prompts=prompts)
-
-
+CORRECTOR_STEP_SIZES = (1e-3, 1e-4, 1e-5)
+TASK_SAMPLES = 2000
+STEPS_SAVED = "tiny-speedup"
+STEPS_SAVED_REPEATS = 6
+TEACHER_STEPS = (1, 2, 4, 8, 16, 32)
+STUDENT_STEPS = (1, 2, 4, 8, 16)
 ABSTRACT = (
     "Diffusion models have demonstrated exceptional performances in various fields of generative modeling. "
     "While they often outperform competitors including VAEs and GANs in sample quality and diversity, they "
@@ -190,51 +37,123 @@ ABSTRACT = (
 """The prompt of `owt-samples`."""
 
 
-def _tiny(world: str, steps: tuple[int, ...], *metrics: str) -> Callable[[], Plan]:
-    def make() -> Plan:
-        cells = tuple(CellPlan(row, column(k), k) for row in ("teacher", "student") for k in steps)
-        return Plan(world, f"{world}: quality against steps", cells, 2000, metrics, labels="none")
-
-    return make
-
-
-def tiny_text_frontier() -> Plan:
-    """Quality against entropy over temperatures: models are compared at equal entropy."""
-    cells = tuple(
-        CellPlan(row, column(k, heat), k, {"temperature": heat})
-        for row in ("teacher", "student")
-        for k in (2, 4, 8)
-        for heat in (0.6, 0.8, 0.9, 1.0, 1.1)
+def paper_protocol(name: str, entry: Mapping[str, Any]) -> EvaluationProtocol:
+    """A protocol as an entry of `protocols.yaml` describes it."""
+    notes = [FIGURE_ONLY.format(entry["figure_only"])] if "figure_only" in entry else []
+    metrics = tuple(entry.get("metrics", ()))
+    return EvaluationProtocol(
+        name,
+        entry["title"],
+        tuple(_cell(values, metrics) for cell in entry["cells"] for values in _expand(cell)),
+        entry["n"],
+        metrics,
+        (*notes, *entry.get("notes", ())),
+        entry.get("labels", "uniform"),
+        tuple(entry["scorers"]) if "scorers" in entry else None,
+        prompts=PromptSpec(**entry["prompts"]) if "prompts" in entry else None,
+        shape=entry.get("shape", "metrics"),
     )
-    metrics = ("bits_per_char", "entropy", "distinct")
+
+
+def _expand(entry: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """One dictionary for every row and every place in the entry's lists."""
+    rows = entry["row"] if isinstance(entry["row"], list) else [entry["row"]]
+    lists = {key: value for key, value in entry.items() if key != "row" and isinstance(value, list)}
+    for row in rows:
+        for i in range(max(map(len, lists.values()), default=1)):
+            yield {**entry, "row": row, **{key: value[i] for key, value in lists.items()}}
+
+
+def _cell(values: Mapping[str, Any], metrics: Sequence[str]) -> CellSpec:
+    row, steps = values["row"], values["steps"]
+    paper = {metric: float(values[metric]) for metric in metrics if metric in values}
+    cell = CellSpec(row, column(steps), steps, {}, paper)
+    if row == "hybrid":
+        cell = replace(cell, options={"hybrid": HALF_OF_THE_STEPS})
+    if "name" in values:
+        shown, place = f"{values['name']}, {cell.column}", (f"{row}, {values['name']}", cell.column)
+        cell = replace(cell, column=shown, options={"sampler": values["sampler"]}, place=place)
+    if "guidance" in values:
+        options = {"sampler": "confidence", "guidance": float(values["guidance"])}
+        cell = replace(cell, column=f"{cell.column}, w {values['guidance']:g}", options=options)
+    if "label" in values:
+        label = str(values["label"])
+        cell = replace(cell, column=f"label {label}, {cell.column}", label=label)
+    if "corrector" in values:
+        n = values["corrector"]
+        tries = tuple({"corrector_step": size} for size in CORRECTOR_STEP_SIZES) if n else ()
+        cell = replace(cell, column=f"{steps}+{n}+{n}", options={"corrector": n}, best_of=tries)
+    return cell
+
+
+def task_protocol(task: ToyTask) -> EvaluationProtocol:
+    """A toy task's models against steps."""
+    title = f"{task.name}: quality against steps"
+    plain = steps_protocol(task.name, title, ("teacher", "student"), task.protocol_steps, TASK_SAMPLES)
+    return replace(plain, metrics=task.figures, labels="none")
+
+
+def tiny_text_frontier() -> EvaluationProtocol:
+    """Quality against entropy over temperatures: models are compared at equal entropy."""
     title = "tiny-text: quality against entropy over temperatures"
-    return Plan("tiny-text-frontier", title, cells, 500, metrics, shape="lines")
+    heats = (0.6, 0.8, 0.9, 1.0, 1.1)
+    plain = steps_protocol("tiny-text-frontier", title, ("teacher", "student"), (2, 4, 8), 500, heats)
+    return replace(plain, metrics=("bits_per_char", "entropy", "distinct"), shape="lines")
 
 
-IMAGES = ("frechet", "kid", "is", "precision", "recall")
-PROTOCOLS: dict[str, Callable[[], Plan]] = {
-    "cifar10-table1": cifar10_table1,
-    "cifar10-steps": cifar10_steps,
-    "cifar10-tau": cifar10_tau,
-    "cifar10-pc": cifar10_pc,
-    "imagenet-fid-is": imagenet_fid_is,
-    "imagenet-best": imagenet_best,
-    "imagenet-samples": imagenet_samples,
-    "owt-uncond": owt_uncond,
-    "owt-cond": owt_cond,
-    "owt-mauve": owt_mauve,
-    "owt-samples": owt_samples,
-    "tiny-digits": _tiny("tiny-digits", (1, 2, 4, 8, 16, 32), *IMAGES),
-    "tiny-pixels": _tiny("tiny-pixels", (2, 4, 8, 16, 32), *IMAGES),
-    "tiny-vq": _tiny("tiny-vq", (1, 2, 4, 8, 16, 32), *IMAGES),
-    "tiny-text": _tiny("tiny-text", (1, 2, 4, 8, 16, 32), "bits_per_char", "entropy", "distinct"),
-    "tiny-text-frontier": tiny_text_frontier,
+def steps_saved_protocol(task: ToyTask, steps: Sequence[int] | None = None) -> EvaluationProtocol:
+    """Teacher and student of a toy task against steps, repeated: `steps_saved` summarises the results.
+
+    The teacher is also sampled at the student's step counts.
+    """
+    own = list(steps or STUDENT_STEPS)
+    counts = {"teacher": sorted({*TEACHER_STEPS, *own}), "student": own}
+    cells = tuple(CellSpec(row, column(k), k) for row, steps in counts.items() for k in steps)
+    return EvaluationProtocol(
+        STEPS_SAVED,
+        f"{task.name}: steps saved at equal quality",
+        cells,
+        task.steps_saved_samples,
+        (task.main, task.diversity, "nearer_to_training"),
+        labels="none",
+        extra_scorers=("memorisation",),
+        repeats=STEPS_SAVED_REPEATS,
+    )
+
+
+def _paper_protocols() -> dict[str, EvaluationProtocol]:
+    tree = yaml.safe_load(Path(__file__).with_name("protocols.yaml").read_text(encoding="utf-8"))
+    return {name: paper_protocol(name, entry) for name, entry in tree.items()}
+
+
+PROTOCOLS: dict[str, EvaluationProtocol] = {
+    **_paper_protocols(),
+    **{task.name: task_protocol(task) for task in TASKS.values()},
+    "tiny-text-frontier": tiny_text_frontier(),
 }
 
 
-def protocol(name: str) -> Plan:
-    """A protocol by name."""
-    if name not in PROTOCOLS:
-        known = ", ".join(PROTOCOLS)
-        raise UserError(f"Unknown protocol '{name}'.{nearest(name, PROTOCOLS)}", f"Known: {known}.")
-    return PROTOCOLS[name]()
+def protocol_names() -> list[str]:
+    """All names, `tiny-speedup` included, which is one protocol for each toy task."""
+    return [*PROTOCOLS, STEPS_SAVED]
+
+
+def get_protocol(
+    name: str, task: ToyTask | None = None, steps: Sequence[int] | None = None
+) -> EvaluationProtocol:
+    """A protocol by name; `task` and `steps` are those of `tiny-speedup`."""
+    if name == STEPS_SAVED:
+        if task is None:
+            raise UserError(
+                f"{STEPS_SAVED} compares models of a toy task.", "Name one with --student, or leave it out."
+            )
+        return steps_saved_protocol(task, steps)
+    check_name(name)
+    return PROTOCOLS[name]
+
+
+def check_name(name: str) -> None:
+    """Reject an unknown protocol."""
+    known = protocol_names()
+    if name not in known:
+        raise UserError(f"Unknown protocol '{name}'.{nearest(name, known)}", f"Known: {', '.join(known)}.")

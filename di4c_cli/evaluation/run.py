@@ -1,4 +1,4 @@
-"""Run a plan: sample every cell in parts, score the parts, and put the figures into one result."""
+"""Run a protocol: sample every cell in parts, score the parts, and collect the figures in one result."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -18,82 +19,124 @@ import torch
 
 from di4c_cli import __version__
 from di4c_cli.codec.grid import save_grid
-from di4c_cli.evaluation.parts import Parts, Scores, identity
-from di4c_cli.evaluation.plan import CellPlan, Plan
-from di4c_cli.evaluation.result import Cell, Instrument, Results
-from di4c_cli.evaluation.sampling import CellSampling, Continuations, Entrant
-from di4c_cli.evaluation.scorer import Scorer
+from di4c_cli.evaluation.models import EvaluatedModel
+from di4c_cli.evaluation.parts import ScoreParts, Scores, identity
+from di4c_cli.evaluation.protocol import CellSpec, EvaluationProtocol
+from di4c_cli.evaluation.results import Cell, Figure, Instrument, Results
+from di4c_cli.evaluation.sampling import CellSampling, Continuations
+from di4c_cli.evaluation.scorers import Scorer
+from di4c_cli.evaluation.steps_saved import steps_saved
+from di4c_cli.metric.interval import of_repeats
 from di4c_cli.model import Model
+from di4c_cli.tasks.base import ToyTask
 
 PACKAGES = ("torch", "numpy", "tokenizers", "safetensors", "transformers", "nltk")
-SHOWN, SHOWN_TEXTS = 25, 6
+SHOWN_IMAGES, SHOWN_TEXTS = 25, 6
 
 
-def _silent(count: int) -> None:
-    """Nobody watches."""
+@dataclass
+class Evaluation:
+    """The cells of a protocol that have a model.
 
+    `out` keeps the parts, so a second run resumes the first, and pictures of samples; without it neither is kept.
+    """
 
-class Runner:
-    """One evaluation under way."""
+    protocol: EvaluationProtocol
+    models: Sequence[EvaluatedModel]
+    scorers: Sequence[Scorer]
+    n: int
+    seed: int = 0
+    out: Path | None = None
+    task: ToyTask | None = None
+    prompts: Continuations | None = None
 
-    def __init__(
-        self,
-        plan: Plan,
-        entrants: Sequence[Entrant],
-        scorers: Sequence[Scorer],
-        n: int,
-        seed: int,
-        work: Path,
-        advance: Callable[[int], None] = _silent,
-        gallery: Path | None = None,
-        prompts: Continuations | None = None,
-    ) -> None:
-        self.plan, self.scorers, self.n, self.seed, self.work = plan, scorers, n, seed, work
-        self.entrants = {entrant.row: entrant for entrant in entrants}
-        self.advance, self.gallery, self.prompts = advance, gallery, prompts
+    @property
+    def cells(self) -> list[CellSpec]:
+        return runnable(self.protocol, self.models)
 
-    def run(self, cell: CellPlan) -> Cell:
-        """Sample, score and summarise one cell; of several tries the best by the headline figure."""
-        tried = [self._try(one) for one in cell.tries()]
+    @property
+    def total(self) -> int:
+        """Samples to draw."""
+        return self.n * sum(len(cell.tries()) for cell in self.cells) * self.protocol.repeats
+
+    def announcement(self) -> str:
+        """One line about the evaluation."""
+        columns = dict.fromkeys(cell.column for cell in self.cells)
+        shown = ", ".join(columns) if len(columns) <= 8 else f"{len(columns)} ways of sampling"
+        judge = f"measured by {self.scorers[0].instrument().name}" if self.scorers else "samples only"
+        names = " and ".join(f"{one.row} {one.model.name}" for one in self.models)
+        repeats = f", {self.protocol.repeats} repeats" if self.protocol.repeats > 1 else ""
+        return f"{self.protocol.name}: {names}; {shown}; n = {self.n}, seed {self.seed}{repeats}; {judge}."
+
+    def run(self, advance: Callable[[int], None] = lambda count: None) -> Results:
+        """Sample and measure all cells."""
+        start = time.monotonic()
+        folder = self.out / "parts" if self.out else Path(tempfile.mkdtemp(prefix="di4c-"))
+        try:
+            cells = [self._best(cell, folder, advance) for cell in self.cells]
+        finally:
+            if self.out is None:
+                shutil.rmtree(folder, ignore_errors=True)
+        instruments = [scorer.instrument() for scorer in self.scorers]
+        results = new_results(
+            self.protocol.name,
+            self.protocol.title,
+            start,
+            device_name(self.models),
+            cells,
+            instruments,
+            self.scorers[0].main if self.scorers else "",
+        )
+        results.task, results.diversity = (self.task.name, self.task.diversity) if self.task else ("", "")
+        results.models = [one.entry() for one in self.models]
+        results.notes = [*self.protocol.notes, *_notes(self.protocol, instruments, self.n, self.task)]
+        results.steps_saved = steps_saved(results)
+        return results
+
+    def _best(self, cell: CellSpec, folder: Path, advance: Callable[[int], None]) -> Cell:
+        """One cell with all its repeats; of several tries the best by the main figure."""
+        seeds = range(self.seed, self.seed + self.protocol.repeats)
+        tried = [
+            merge_repeats([self._measure(one, seed, folder, advance) for seed in seeds])
+            for one in cell.tries()
+        ]
         if len(tried) == 1:
             return tried[0]
         main = self.scorers[0].main
         sign = -1 if tried[0].figures[main].better == "higher" else 1
         return min(tried, key=lambda one: sign * one.figures[main].value)
 
-    def _try(self, cell: CellPlan) -> Cell:
-        entrant = self.entrants[model_row(cell.row)]
-        sampling = CellSampling(
-            entrant, cell, self.seed, self.plan.labels, self.prompts, self.entrants.get("teacher")
-        )
-        samples = Parts(self.work / sampling.key, self.n, sampling.part)
-        samples.fill(sampling.draw, self.advance)
-        start = time.monotonic()  # the parts know how long sampling took, perhaps in an earlier evaluation
+    def _measure(self, cell: CellSpec, seed: int, folder: Path, advance: Callable[[int], None]) -> Cell:
+        """Sample, score and summarise one cell with one seed."""
+        rows = {one.row: one for one in self.models}
+        evaluated, teacher = rows[model_row(cell.row)], rows.get("teacher")
+        sampling = CellSampling(evaluated, cell, seed, self.protocol.labels, self.prompts, teacher)
+        samples = ScoreParts(folder / sampling.key, self.n, sampling.part)
+        samples.fill(sampling.draw, advance)
+        start = time.monotonic()  # the parts hold the time of sampling, perhaps of an earlier evaluation
         figures = {}
         for scorer in self.scorers:
             scorer.prepare(sampling)
             figures.update(scorer.summarise(self._scores(scorer, sampling.model, samples)))
+        seconds = float(samples.column("seconds").sum()) + time.monotonic() - start
         return Cell(
             row=cell.row,
             column=cell.column,
             steps=cell.steps,
             n=self.n,
-            seed=self.seed,
+            seed=seed,
             settings=sampling.settings,
             labels=sampling.label_text,
-            seconds=round(self._seconds(samples) + time.monotonic() - start, 3),
+            seconds=round(seconds, 3),
             figures=figures,
             paper=cell.paper,
-            **self._shown(sampling.model, cell, samples),
+            **(self._shown(sampling.model, cell, samples) if seed == self.seed else {}),
         )
 
-    def _seconds(self, samples: Parts) -> float:
-        return float(samples.column("seconds").sum())
-
-    def _scores(self, scorer: Scorer, model: Model, samples: Parts) -> Parts:
+    def _scores(self, scorer: Scorer, model: Model, samples: ScoreParts) -> ScoreParts:
         """The scorer's parts beside the samples' own, computed where missing."""
         tag = identity(**scorer.instrument().model_dump())
-        scores = Parts(samples.folder / tag, self.n, samples.size)
+        scores = ScoreParts(samples.folder / tag, self.n, samples.size)
 
         def compute(first: int, count: int) -> Scores:
             x = torch.from_numpy(samples.read(first, count)["x"].astype(np.int64))
@@ -102,75 +145,80 @@ class Runner:
         scores.fill(compute)
         return scores
 
-    def _shown(self, model: Model, cell: CellPlan, samples: Parts) -> dict[str, Any]:
-        """The first few samples: text as it is, images as a grid in the gallery."""
+    def _shown(self, model: Model, cell: CellSpec, samples: ScoreParts) -> dict[str, Any]:
+        """The first few samples: texts in the result, images as a grid in the gallery."""
         first, count = next(samples.ranges())
-        decoded = model.decode(torch.from_numpy(samples.read(first, count)["x"][:SHOWN].astype(np.int64)))
+        x = torch.from_numpy(samples.read(first, count)["x"][:SHOWN_IMAGES].astype(np.int64))
+        decoded = model.decode(x)
         if isinstance(decoded, list):
             return {"samples": decoded[:SHOWN_TEXTS]}
-        if self.gallery is None:
+        if self.out is None:
             return {}
         name = re.sub(r"[^\w.+-]+", "-", f"{cell.row}-{cell.column}") + ".png"
-        save_grid(decoded, self.gallery / name, columns=5)
-        return {"picture": f"{self.gallery.name}/{name}"}
+        save_grid(decoded, self.out / "samples" / name, columns=5)
+        return {"picture": f"samples/{name}"}
+
+
+def merge_repeats(cells: Sequence[Cell]) -> Cell:
+    """One cell of several repeats: every figure is the mean over them, with Student's interval."""
+    first = cells[0]
+    if len(cells) == 1:
+        return first
+    figures = {}
+    for name, figure in first.figures.items():
+        if all(name in cell.figures for cell in cells):
+            values = [cell.figures[name].value for cell in cells]
+            shared = {"better": figure.better, "unit": figure.unit, "note": figure.note}
+            figures[name] = Figure(**vars(of_repeats(values)), **shared, repeats=values)
+    seconds = round(sum(cell.seconds for cell in cells), 3)
+    return first.model_copy(update={"figures": figures, "repeats": len(cells), "seconds": seconds})
 
 
 def model_row(row: str) -> str:
-    """Whose weights a row uses: the hybrid is the student's row with the teacher's help."""
+    """The row of the model that a row samples: the hybrid row samples the student, then the teacher."""
     return "student" if row == "hybrid" else row
 
 
-def runnable(plan: Plan, entrants: Sequence[Entrant]) -> list[CellPlan]:
-    """The plan's cells for which there is a model."""
-    rows = {entrant.row for entrant in entrants}
-    return [cell for cell in plan.cells if model_row(cell.row) in rows]
+def runnable(protocol: EvaluationProtocol, models: Sequence[EvaluatedModel]) -> list[CellSpec]:
+    """The protocol's cells that have a model."""
+    rows = {one.row for one in models}
+    return [cell for cell in protocol.cells if model_row(cell.row) in rows]
 
 
-def evaluate(
-    plan: Plan,
-    entrants: Sequence[Entrant],
-    scorers: Sequence[Scorer],
-    n: int | None = None,
-    seed: int = 0,
-    work: Path | None = None,
-    advance: Callable[[int], None] = _silent,
-    world: str = "",
-    gallery: Path | None = None,
-    prompts: Continuations | None = None,
+def new_results(
+    protocol: str,
+    title: str,
+    start: float,
+    device: str,
+    cells: list[Cell],
+    instruments: list[Instrument],
+    main: str,
 ) -> Results:
-    """All cells of a plan that have a model. `work` keeps the parts: the same call goes on after a stop."""
-    start = time.monotonic()
-    folder = Path(tempfile.mkdtemp(prefix="di4c-")) if work is None else work
-    try:
-        runner = Runner(plan, entrants, scorers, n or plan.n, seed, folder, advance, gallery, prompts)
-        cells = [runner.run(cell) for cell in runnable(plan, entrants)]
-    finally:
-        if work is None:
-            shutil.rmtree(folder, ignore_errors=True)
-    instruments = [scorer.instrument() for scorer in scorers]
+    """A result with the time since `start`, the versions and the threads filled in."""
     return Results(
-        protocol=plan.name,
-        title=plan.title,
-        world=world,
+        protocol=protocol,
+        title=title,
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         seconds=round(time.monotonic() - start, 3),
-        device=device_name(entrants),
+        device=device,
         threads=torch.get_num_threads(),
         packages=packages(),
-        models=[entrant.entry() for entrant in entrants],
+        models=[],
         instruments=instruments,
         cells=cells,
-        notes=[*plan.notes, *_notes(plan, instruments, runner.n, world)],
+        main=main,
     )
 
 
-def _notes(plan: Plan, instruments: Sequence[Instrument], n: int, world: str) -> list[str]:
-    """What a reader of the figures must know."""
+def _notes(
+    protocol: EvaluationProtocol, instruments: Sequence[Instrument], n: int, task: ToyTask | None
+) -> list[str]:
+    """Conditions of the figures."""
     out = []
-    if n < plan.n:
-        out.append(f"{n} samples a cell instead of the protocol's {plan.n}.")
-    if world and any(cell.paper for cell in plan.cells):
-        out.append(f"The paper's figures are of its own models and features, not of {world}.")
+    if n < protocol.n:
+        out.append(f"{n} samples in each cell instead of the protocol's {protocol.n}.")
+    if task and any(cell.paper for cell in protocol.cells):
+        out.append(f"The paper's figures are of its own models and features, not of {task.name}.")
     for instrument in instruments:
         if "real_frechet" in instrument.detail:
             real, count = instrument.detail["real_frechet"], instrument.detail["real_n"]
@@ -187,15 +235,15 @@ def _notes(plan: Plan, instruments: Sequence[Instrument], n: int, world: str) ->
     return out
 
 
-def device_name(entrants: Sequence[Entrant]) -> str:
-    """Where the models ran."""
-    device = entrants[0].model.denoiser.device if entrants else torch.device("cpu")
+def device_name(models: Sequence[EvaluatedModel]) -> str:
+    """The device the models ran on."""
+    device = models[0].model.denoiser.device if models else torch.device("cpu")
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
     return f"{device.type} ({name})"
 
 
 def packages() -> dict[str, str]:
-    """Versions of what the figures depend on."""
+    """Versions of the packages the figures depend on."""
     out = {"di4c": __version__, "python": platform.python_version()}
     for name in PACKAGES:
         try:

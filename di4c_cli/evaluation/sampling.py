@@ -1,10 +1,11 @@
-"""How the samples of a cell come about: labels and prompts by sample number, the teacher in a hybrid."""
+"""Sampling of a cell: labels and prompts by sample number, and the teacher of a hybrid."""
 
 from __future__ import annotations
 
 import hashlib
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,52 +13,28 @@ import torch
 from torch import Tensor
 
 from di4c_cli import __version__
+from di4c_cli.codec.text import Text
 from di4c_cli.errors import UserError
+from di4c_cli.evaluation.models import EvaluatedModel
 from di4c_cli.evaluation.parts import Scores, identity
-from di4c_cli.evaluation.plan import CellPlan
-from di4c_cli.evaluation.result import ModelEntry
-from di4c_cli.metric.features import tensors_digest
+from di4c_cli.evaluation.protocol import CellSpec, EvaluationProtocol
+from di4c_cli.evaluation.protocols import ABSTRACT
+from di4c_cli.evaluation.sample_files import read_array, read_texts
 from di4c_cli.model import Model
-from di4c_cli.sampler.settings import resolve
+from di4c_cli.sampler.plan import SamplingPlan
+from di4c_cli.tasks.base import ToyTask
 
-SYMBOLS = 65_536
-"""Symbols per part: a part is a second or a minute of work, never an hour's."""
-
-
-@dataclass
-class Entrant:
-    """A model that takes part under the name of its row."""
-
-    row: str
-    model: Model
-    ref: str = ""
-    digest: str = field(default="", repr=False)
-
-    def __post_init__(self) -> None:
-        self.digest = self.digest or tensors_digest(self.model.denoiser.network.state_dict())
-
-    def entry(self) -> ModelEntry:
-        """As it stands in the result file."""
-        config = self.model.config
-        provenance = config.provenance
-        return ModelEntry(
-            row=self.row,
-            ref=self.ref or config.name,
-            name=config.name,
-            kind=config.kind,
-            revision=str(provenance.get("revision", "")),
-            digest=self.digest,
-            parameters=sum(p.numel() for p in self.model.denoiser.network.parameters()),
-            teacher=str(provenance.get("teacher", "")),
-            provenance={
-                key: value for key, value in provenance.items() if isinstance(value, (str, int, float))
-            },
-        )
+SYMBOLS_PER_PART = 65_536
+"""A part takes seconds or minutes, so that little is lost when an evaluation is stopped."""
+SAMPLES_PER_GROUP = 50
+"""Parts hold whole groups of the figures that are computed over groups."""
+MAX_SAMPLES_PER_PART = 500
+MAX_TASK_PROMPTS = 256
 
 
 @dataclass(frozen=True)
 class Continuations:
-    """Prompts `(P, length)` with -1 where the model writes; each is continued `times` times in a row."""
+    """Prompts `(P, length)` with -1 at the positions the model fills; each is continued `times` times in a row."""
 
     given: Tensor
     times: int
@@ -86,29 +63,36 @@ def labels_of(model: Model, rule: str, first: int, count: int) -> list[int] | No
 
 
 class CellSampling:
-    """One cell's samples: what they depend on, and drawing a part of them."""
+    """The samples of one cell and seed."""
 
     def __init__(
         self,
-        entrant: Entrant,
-        cell: CellPlan,
+        evaluated: EvaluatedModel,
+        cell: CellSpec,
         seed: int,
         labels: str,
         prompts: Continuations | None = None,
-        teacher: Entrant | None = None,
+        teacher: EvaluatedModel | None = None,
     ) -> None:
-        self.entrant, self.cell, self.seed, self.prompts = entrant, cell, seed, prompts
-        self.model = entrant.model
+        self.evaluated, self.cell, self.seed, self.prompts = evaluated, cell, seed, prompts
+        self.model = evaluated.model
         self.labels = cell.label or labels
         self.options = cell.sampling()
         self.teacher = teacher if self.options.get("hybrid") else None
         if self.options.get("hybrid") and teacher is None:
             raise UserError("A hybrid cell needs the teacher.", "Name it with --teacher.")
         labelled = labels_of(self.model, self.labels, 0, 1) is not None
-        settings = resolve(self.model.config.sampling, self.length, cell.steps, labelled, **self.options)
-        if settings.hybrid:  # by the cell's wish or because the student only leads
-            self.teacher = teacher or Entrant("teacher", self.model.teacher)
-        self.settings = {key: value for key, value in settings.named().items() if value is not None}
+        self.plan = SamplingPlan.resolve(
+            self.model.denoiser,
+            self.model.config.sampling,
+            labelled,
+            self.length,
+            steps=cell.steps,
+            **self.options,
+        )
+        if self.plan.hybrid:  # by the cell's options or because the student hands off to its teacher
+            self.teacher = teacher or EvaluatedModel("teacher", self.model.teacher)
+        self.settings = self.plan.settings()
 
     @property
     def length(self) -> int:
@@ -116,8 +100,9 @@ class CellSampling:
 
     @property
     def part(self) -> int:
-        """Samples in a part; whole groups of 50, so that figures over groups fit."""
-        return max(50, min(500, SYMBOLS // self.length // 50 * 50))
+        """Samples in a part: whole groups."""
+        group = SAMPLES_PER_GROUP
+        return max(group, min(MAX_SAMPLES_PER_PART, SYMBOLS_PER_PART // self.length // group * group))
 
     @property
     def label_text(self) -> str:
@@ -128,9 +113,9 @@ class CellSampling:
 
     @property
     def key(self) -> str:
-        """A folder name that is different whenever the samples are."""
+        """A folder name that differs whenever the samples do."""
         facts: dict[str, Any] = {
-            "model": self.entrant.digest,
+            "model": self.evaluated.digest,
             "settings": self.settings,
             "seed": self.seed,
             "labels": self.labels,
@@ -142,15 +127,65 @@ class CellSampling:
         return f"{self.cell.row}-{self.cell.steps}-{identity(**facts)}".replace("/", "_")
 
     def draw(self, first: int, count: int) -> Scores:
-        """Samples `first` … as a part: ids in the smallest integers that hold them, and the time it took."""
+        """Samples from number `first` on: ids in the smallest integer type that holds them, and the time."""
         start = time.monotonic()
-        more: dict[str, Any] = dict(self.options)
+        more: dict[str, Any] = {"plan": self.plan}
         if self.teacher is not None:
             more["teacher"] = self.teacher.model.denoiser
         if self.prompts is not None:
             more["given"] = self.prompts.rows(first, count)
         label = labels_of(self.model, self.labels, first, count)
-        x = self.model.sample(count, steps=self.cell.steps, seed=self.seed, label=label, first=first, **more)
+        x = self.model.sample(count, seed=self.seed, label=label, first=first, **more)
         symbols = self.model.denoiser.symbols
         narrow = np.uint8 if symbols <= 256 else np.uint16 if symbols <= 65_536 else np.int64
         return {"x": x.numpy().astype(narrow), "seconds": np.array([time.monotonic() - start])}
+
+
+def fit_prompts(protocol: EvaluationProtocol, model: Model) -> EvaluationProtocol:
+    """The protocol with prompts cut to a model that is shorter than they are, and a note that says so."""
+    prompts, length = protocol.prompts, model.denoiser.length
+    if prompts is None or prompts.length <= length:
+        return protocol
+    given = prompts.given * length // prompts.length
+    note = f"Of this model's {length} tokens {given} are given, not {prompts.given} of {prompts.length}."
+    return replace(
+        protocol, prompts=replace(prompts, given=given, length=length), notes=(*protocol.notes, note)
+    )
+
+
+def load_prompts(
+    protocol: EvaluationProtocol, model: Model, task: ToyTask | None, file: Path | None
+) -> Continuations | None:
+    """The prompts of a protocol as ids, with -1 at the positions the model fills."""
+    if protocol.prompts is None:
+        if file is not None:
+            raise UserError("Only the conditional protocols take prompts.", "Leave --prompts out.")
+        return None
+    if not isinstance(model.codec, Text):
+        raise UserError("Prompts need a text model.", "Name one with --student or --teacher.")
+    ids = _ids(protocol, model.codec, task, file)
+    given = torch.full((len(ids), protocol.prompts.length), -1, dtype=torch.long)
+    given[:, : protocol.prompts.given] = ids
+    return Continuations(given, protocol.prompts.times)
+
+
+def _ids(protocol: EvaluationProtocol, codec: Text, task: ToyTask | None, file: Path | None) -> Tensor:
+    assert protocol.prompts is not None
+    count = protocol.prompts.given
+    if file is not None and file.suffix == ".npy":
+        array = np.array(read_array(file), dtype=np.int64)
+        if array.ndim != 2 or array.shape[1] < count:
+            raise UserError(f"{file} does not hold ids (n, {count} or more).", "Check the prompts.")
+        return torch.from_numpy(array[:, :count])
+    if file is None and task is not None:
+        return task.data.held_out[:MAX_TASK_PROMPTS, :count]
+    if file is None and protocol.scorers != ():
+        raise UserError(
+            f"{protocol.name} continues prompts.", "Name them with --prompts FILE.txt, one per line."
+        )
+    texts = [ABSTRACT] if file is None else read_texts(file)
+    encoded = [codec.encode(text)[:count] for text in texts]
+    long = [ids for ids in encoded if len(ids) == count]
+    if not long:
+        raise UserError(f"No prompt has {count} tokens.", "Use longer texts.")
+    return torch.tensor(long)

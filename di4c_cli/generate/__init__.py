@@ -1,1 +1,1 @@
-"""From what a user asks for to samples on the screen or the disk; the walks themselves are in `sampler`."""
+"""From a user's request to samples on the screen or the disk; the sampling loop itself is in `sampler`."""

@@ -1,9 +1,8 @@
-"""Samples under way, to be looked at: text with holes in a terminal, images as animation and strip."""
+"""Unfinished samples to look at: text with masked tokens in a terminal, images as animation and strip."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,31 +17,31 @@ if TYPE_CHECKING:
 
     from di4c_cli.codec import Codec
 
-HOLE = "░"
-GREY = 160
-"""Masked positions of an image."""
+MASK_BLOCK = "░"
+MASK_GREY = 160
+"""Grey level of masked positions of an image."""
 
 
 class Film:
-    """Remembers every step of the first `most` samples; it is a `watch` for the sampler."""
+    """Records every step of the first `most` samples of the first batch; an `on_step` for the sampling loop."""
 
-    def __init__(self, most: int, then: Callable[[int, float, Tensor], None] | None = None) -> None:
-        self.most, self.then = most, then
+    def __init__(self, most: int) -> None:
+        self.most, self.finished = most, False
         self.steps: list[tuple[float, Tensor]] = []
 
     def __call__(self, left: int, t: float, x: Tensor) -> None:
-        self.steps.append((t, x[: self.most].cpu()))
-        if self.then is not None:
-            self.then(left, t, x)
+        if not self.finished:
+            self.steps.append((t, x[: self.most].cpu()))
+        self.finished |= left == 0
 
 
-def holes(codec: Codec, x: Tensor) -> list[str]:
-    """Texts under way; a masked token shows as a small block."""
-    return [text.replace("[MASK]", HOLE) for text in codec.decode(x)]
+def masked_texts(codec: Codec, x: Tensor) -> list[str]:
+    """Unfinished texts; a masked token shows as a small block."""
+    return [text.replace("[MASK]", MASK_BLOCK) for text in codec.decode(x)]
 
 
 def pictures(codec: Codec, x: Tensor, symbols: int) -> np.ndarray:
-    """uint8 `(n, H, W, 3)` of samples under way; masked positions are grey."""
+    """uint8 `(n, H, W, 3)` of unfinished samples; masked positions are grey."""
     images = codec.decode(x.clamp_max(symbols - 1))
     if images.ndim == 3:
         images = np.repeat(images[..., None], 3, axis=-1)
@@ -54,7 +53,7 @@ def pictures(codec: Codec, x: Tensor, symbols: int) -> np.ndarray:
     across = down * width // height
     patches = np.max(hidden.reshape(len(x), -1, down, across), axis=1)
     patches = patches.repeat(height // down, axis=1).repeat(width // across, axis=2)
-    return np.where(patches[..., None], GREY, images).astype(np.uint8)
+    return np.where(patches[..., None], MASK_GREY, images).astype(np.uint8)
 
 
 def save_film(film: Film, codec: Codec, symbols: int, path: Path, seconds: float = 3.0) -> list[Path]:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 MARKER = re.compile(r"\[MASK(?:\*(\d{1,6}))?\]")
 """`[MASK]` is one free position, `[MASK*12]` stands for twelve."""
-FREE = -1
+FREE_POSITION = -1
 
 
 def prefix(codec: Codec, text: str, length: int) -> list[int]:
@@ -23,7 +23,7 @@ def prefix(codec: Codec, text: str, length: int) -> list[int]:
         raise UserError(
             f"The prompt has {len(ids)} tokens but the model writes {length} in all.", "Shorten the prompt."
         )
-    return ids + [FREE] * (length - len(ids))
+    return ids + [FREE_POSITION] * (length - len(ids))
 
 
 def infill(codec: Codec, text: str, length: int, symbols: int) -> list[int]:
@@ -33,7 +33,7 @@ def infill(codec: Codec, text: str, length: int, symbols: int) -> list[int]:
         if place % 2 == 0:
             ids += encode(codec, part) if codec.kind == "text" else _numbers(part, symbols)
         else:
-            ids += [FREE] * int(part or 1)
+            ids += [FREE_POSITION] * int(part or 1)
     if len(ids) != length:
         raise UserError(
             f"The infill file has {len(ids)} positions but the model has {length}.",
@@ -43,8 +43,8 @@ def infill(codec: Codec, text: str, length: int, symbols: int) -> list[int]:
 
 
 def encode(codec: Codec, text: str) -> list[int]:
-    """Text to ids; a symbol that the model cannot write is an error, not a gap."""
-    import torch
+    """Text to ids; a symbol that the model cannot write is an error."""
+    import torch  # slow; mistakes in flags are told without it
 
     if not text:
         return []
@@ -57,7 +57,7 @@ def encode(codec: Codec, text: str) -> list[int]:
 
 
 def _first_lost(wanted: str, back: str) -> str | None:
-    """The first word that did not come back from the tokenizer; spacing may differ, letters may not."""
+    """The first word that the tokenizer does not reproduce; spacing may differ, letters may not."""
     letters = "".join(back.split())
     for word in wanted.split():
         if not letters.startswith(word):
@@ -67,7 +67,7 @@ def _first_lost(wanted: str, back: str) -> str | None:
 
 
 def _normalised(codec: Codec, text: str) -> str:
-    """The text as the tokenizer reads it; some read all letters as small ones."""
+    """The text as the tokenizer reads it; some tokenizers lower all letters."""
     normaliser = getattr(getattr(codec, "tokenizer", None), "normalizer", None)
     return text if normaliser is None else str(normaliser.normalize_str(text))
 
@@ -77,14 +77,14 @@ def _numbers(text: str, symbols: int) -> list[int]:
     for word in text.split():
         if not word.isdecimal() or int(word) >= symbols:
             raise UserError(
-                f"'{word[:20]}' is no symbol of this model.", f"Use 0 to {symbols - 1} or [MASK]."
+                f"'{word[:20]}' is not a symbol of this model.", f"Use 0 to {symbols - 1} or [MASK]."
             )
         ids.append(int(word))
     return ids
 
 
 def read(path: Path) -> str:
-    """A prompt or infill file; the newline that editors add at the end is not part of it."""
+    """A prompt or infill file without the newline that editors add at the end."""
     try:
         return path.read_text(encoding="utf-8").removesuffix("\n")
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""What was asked for, checked and loaded: which model, which settings, which labels and given symbols."""
+"""A sampling request, checked and loaded: which model, which plan, which labels and given symbols."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from di4c_cli import embedded
 from di4c_cli.errors import UserError
 from di4c_cli.generate import prompt
-from di4c_cli.sampler.settings import Settings, resolve
+from di4c_cli.sampler.plan import SamplingPlan, check_ranges
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,8 +21,8 @@ Say = Callable[[str], None]
 
 
 @dataclass
-class Request:
-    """The flags of `di4c sample`; None is not asking. `options` are fields of `sampler.settings.Settings`."""
+class SampleRequest:
+    """The flags of `di4c sample`; None is not given. `options` are fields of `sampler.plan.SamplingPlan`."""
 
     student: str | None = None
     teacher: str | None = None
@@ -38,12 +38,12 @@ class Request:
 
 
 @dataclass
-class Prepared:
-    """Everything checked; `draw` does the work. `labels` repeat over the samples, `given` is `(D,)`."""
+class PreparedSample:
+    """A request that is checked and loaded. `labels` repeat over the samples, `given` is `(D,)`."""
 
     model: Model
     teacher: Model | None
-    settings: Settings
+    plan: SamplingPlan
     n: int
     seed: int
     labels: list[int] | None
@@ -53,34 +53,20 @@ class Prepared:
     def length(self) -> int:
         return self.model.denoiser.length
 
-    def draw(
-        self, first: int, count: int, batch_size: int | None = None, watch: Callable[..., None] | None = None
-    ) -> Tensor:
-        """Samples number `first` … as `(count, D)`."""
-        from dataclasses import asdict
-
+    def draw(self, first: int, count: int, **more: Any) -> Tensor:
+        """Samples number `first` … as `(count, D)`; `more` are arguments of `Model.sample`."""
         labels = self.labels
         label = None if labels is None else [labels[i % len(labels)] for i in range(first, first + count)]
-        return self.model.sample(
-            count,
-            seed=self.seed,
-            label=label,
-            batch_size=batch_size,
-            first=first,
-            given=self.given,
-            teacher=None if self.teacher is None else self.teacher.denoiser,
-            watch=watch,
-            **asdict(self.settings),
-        )
+        teacher = None if self.teacher is None else self.teacher.denoiser
+        more |= {"plan": self.plan, "seed": self.seed, "given": self.given, "teacher": teacher}
+        return self.model.sample(count, label=label, first=first, **more)
 
     def facts(self) -> dict[str, Any]:
-        """How the samples came about, for every result."""
-        import torch
+        """How the samples were drawn, for every result."""
+        import torch  # slow; mistakes in flags are told without it
 
-        facts = {"model": self.model.name, "seed": self.seed, "n": self.n, **self.settings.named()}
+        facts = {"model": self.model.name, "seed": self.seed, "n": self.n, **self.plan.settings()}
         facts["device"], facts["threads"] = str(self.model.denoiser.device), torch.get_num_threads()
-        facts["tile"] = self.settings.tile_for(self.length)
-        facts["head_rows"] = self.settings.head_rows_for(self.model.denoiser.symbols)
         facts["labels"] = self.labels
         facts["given"] = 0 if self.given is None else int((self.given >= 0).sum())
         if self.teacher is not None:
@@ -88,58 +74,43 @@ class Prepared:
         return facts
 
     def sentence(self) -> str:
-        """The same for people."""
-        named = self.settings.named()
+        """The same as one line of text."""
+        settings = self.plan.settings()
         parts = [
-            f"{self.settings.sampler} sampler",
-            "1 step" if self.settings.steps == 1 else f"{self.settings.steps} steps",
-            f"{named['dtype']} draws",
+            f"{self.plan.sampler} sampler",
+            "1 step" if self.plan.steps == 1 else f"{self.plan.steps} steps",
+            f"{self.plan.dtype} draws",
         ]
         for key in ("guidance", "temperature", "top_p", "hybrid", "corrector"):
-            if key in named:
-                parts.append(f"{key.replace('_', '-')} {named[key]:g}")
+            if key in settings:
+                parts.append(f"{key.replace('_', '-')} {settings[key]:g}")
         return f"{self.n} from {self.model.name}: {', '.join(parts)}, seed {self.seed}."
 
 
-def prepare(request: Request, say: Say) -> Prepared:
+def prepare(request: SampleRequest, say: Say) -> PreparedSample:
     """Check a request and load what it needs. Mistakes in flags are found before anything is loaded."""
-    asked = {key: value for key, value in request.options.items() if value is not None}
-    # with no --steps any --hybrid may fit; the model's own number is looked at when it is known
-    Settings(**{"steps": 10**6 if request.steps is None else request.steps, **asked})
+    flags = {"steps": request.steps, **request.options}
+    check_ranges(flags)
     if request.n is not None and request.n < 1:
         raise UserError(f"{request.n} samples are too few.", "Use -n 1 or more.")
     texts = _texts(request)
-    model, alone = _model(request, asked.get("hybrid"), say)
-    guidance = asked.get("guidance", model.config.sampling.guidance)
+    model, alone = _model(request, flags.get("hybrid"), say)
+    guidance = flags.get("guidance")
+    guidance = model.config.sampling.guidance if guidance is None else guidance
     labels = parse_labels(request.label, model.config.labels, guidance)
-    length = model.denoiser.length
-    settings = resolve(model.config.sampling, length, request.steps, labels is not None, **asked)
-    teacher = _helper(request, model, alone, settings.hybrid)
+    plan = model.plan(labels is not None, **flags)
+    teacher = _teacher(request, model, alone, plan.hybrid)
     given = _given(texts, model)
-    _check(model, settings, labels, given, teacher)
+    # the sampling loop checks the same, but only after the first file is written
+    plan.check_inputs(model.denoiser, None, given, None if teacher is None else teacher.denoiser)
     n = request.n or (1 if model.codec.kind in ("text", "none") else 16)
-    return Prepared(model, teacher, settings, n, request.seed, labels, given)
-
-
-def _check(
-    model: Model, settings: Settings, labels: list[int] | None, given: Tensor | None, teacher: Model | None
-) -> None:
-    """What the sampler would refuse, before the first file is written."""
-    import torch
-
-    from di4c_cli.sampler.check import check
-
-    label = None if labels is None else torch.tensor(labels)
-    batch = 1 if label is None else len(label)
-    rows = None if given is None else given.expand(batch, -1)
-    taught = None if teacher is None else teacher.denoiser
-    check(model.denoiser, settings, batch, label, rows, model.denoiser.length, taught)
+    return PreparedSample(model, teacher, plan, n, request.seed, labels, given)
 
 
 def parse_labels(text: str | None, classes: int | None, guidance: float) -> list[int] | None:
     """`3`, `0,1,2`, `all` or `none` as labels to repeat over the samples; None is unconditional.
 
-    Without a word a guided model gets each class in turn, any other is unconditional.
+    Without --label a guided model gets each class in turn, any other is unconditional.
     """
     if text is None:
         return list(range(classes)) if classes and guidance else None
@@ -152,15 +123,15 @@ def parse_labels(text: str | None, classes: int | None, guidance: float) -> list
     try:
         labels = [int(word) for word in text.split(",")]
     except ValueError:
-        raise UserError(f"--label {text} is no number.", "Use e.g. 3, 0,1,2, all or none.") from None
+        raise UserError(f"--label {text} is not a number.", "Use e.g. 3, 0,1,2, all or none.") from None
     for label in labels:
         if not 0 <= label < classes:
             raise UserError(f"Label {label} is out of range.", f"Labels go from 0 to {classes - 1}.")
     return labels
 
 
-def _texts(request: Request) -> tuple[str, str] | None:
-    """The kind and content of what is given; at most one of the three flags."""
+def _texts(request: SampleRequest) -> tuple[str, str] | None:
+    """The kind and content of the given text; at most one of the three flags."""
     named = [request.prompt is not None, request.prompt_file is not None, request.infill is not None]
     if sum(named) > 1:
         raise UserError("--prompt, --prompt-file and --infill exclude each other.", "Use one of them.")
@@ -172,7 +143,7 @@ def _texts(request: Request) -> tuple[str, str] | None:
 
 
 def _given(texts: tuple[str, str] | None, model: Model) -> Tensor | None:
-    import torch
+    import torch  # slow; mistakes in flags are told without it
 
     if texts is None:
         return None
@@ -185,9 +156,9 @@ def _given(texts: tuple[str, str] | None, model: Model) -> Tensor | None:
     return torch.tensor(ids, dtype=torch.long)
 
 
-def _model(request: Request, hybrid: int | None, say: Say) -> tuple[Model, bool]:
+def _model(request: SampleRequest, hybrid: int | None, say: Say) -> tuple[Model, bool]:
     """The model that samples, and whether it is the one that --teacher names, all by itself."""
-    from di4c_cli.model import load
+    from di4c_cli.model import load  # imports torch
 
     alone = request.student is None and request.teacher is not None and not hybrid
     ref = request.teacher if alone else request.student or default_model(say)
@@ -195,9 +166,9 @@ def _model(request: Request, hybrid: int | None, say: Say) -> tuple[Model, bool]
     return load(ref, device=choose_device(request.device)), alone
 
 
-def _helper(request: Request, model: Model, alone: bool, hybrid: int) -> Model | None:
-    """In a hybrid the teacher that finishes; a student may teach, and it may only lead."""
-    from di4c_cli.model import load
+def _teacher(request: SampleRequest, model: Model, alone: bool, hybrid: int) -> Model | None:
+    """The teacher that makes the last steps of a hybrid; it may be a student itself."""
+    from di4c_cli.model import load  # imports torch
 
     if request.teacher is None or alone:
         return model.teacher if hybrid else None
@@ -207,8 +178,8 @@ def _helper(request: Request, model: Model, alone: bool, hybrid: int) -> Model |
 
 
 def default_model(say: Say) -> str:
-    """The newest run here, else the embedded student; says which."""
-    from di4c_cli.model import newest_run
+    """The newest run here, else the embedded student; `say` is told which."""
+    from di4c_cli.model import newest_run  # imports torch
 
     run = newest_run()
     if run is not None:
@@ -219,8 +190,8 @@ def default_model(say: Say) -> str:
 
 
 def choose_device(name: str | None) -> str:
-    """The device asked for if it exists; else CUDA or the CPU."""
-    import torch
+    """The named device if it exists; without a name CUDA or the CPU."""
+    import torch  # slow; mistakes in flags are told without it
 
     if name is None:
         return "cuda" if torch.cuda.is_available() else "cpu"

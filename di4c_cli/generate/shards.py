@@ -1,4 +1,4 @@
-"""Many samples on disk: numbered shards of ids with a manifest; run the same command again to go on."""
+"""Many samples on disk: numbered shards of ids with a manifest; the same command run again continues."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ import numpy as np
 
 from di4c_cli import __version__, files
 from di4c_cli.errors import UserError
-from di4c_cli.generate.request import Prepared
+from di4c_cli.generate.request import PreparedSample
 
 if TYPE_CHECKING:
     from di4c_cli.model import Model
 
 MANIFEST = "manifest.json"
-SYMBOLS = 1 << 20
-"""Symbols in a shard, about: some megabytes, and seconds or minutes of work."""
+SYMBOLS_PER_SHARD = 1 << 20
+"""About so many: some megabytes, and seconds or minutes of work."""
 
 
 def shard_size(length: int) -> int:
     """Samples in a shard: a whole number of hundreds."""
-    return max(100, SYMBOLS // length // 100 * 100)
+    return max(100, SYMBOLS_PER_SHARD // length // 100 * 100)
 
 
-def identity(prepared: Prepared) -> dict[str, Any]:
-    """What the samples depend on; the number of them is not part of it, so a folder can grow.
+def identity(prepared: PreparedSample) -> dict[str, Any]:
+    """What the samples depend on. Their number is not part of it, so a folder can grow.
 
-    Nor are device and threads: they may move a last bit, not the law.
+    Device and threads are not part of it either: they may change a last bit, not the distribution.
     """
     facts = {k: v for k, v in prepared.facts().items() if k not in ("n", "device", "threads")}
     given = None if prepared.given is None else prepared.given.tolist()
@@ -51,12 +51,12 @@ def _weights(model: Model) -> str:
 
 
 def stream(
-    prepared: Prepared,
+    prepared: PreparedSample,
     folder: Path,
     batch_size: int | None = None,
     advance: Callable[[int], None] = lambda count: None,
 ) -> dict[str, Any]:
-    """Write samples 0 … n-1 as `ids-00000.npy`, …; shards that are there already are kept.
+    """Write samples 0 … n-1 as `ids-00000.npy`, …; existing shards are kept.
 
     Memory holds one shard at a time. Returns the manifest.
     """
@@ -71,7 +71,7 @@ def stream(
         count = min(size, prepared.n - first)
         path = folder / f"ids-{first // size:05d}.npy"
         if rows(path) < count:
-            ids = prepared.draw(first, count, batch_size).numpy().astype(narrow)
+            ids = prepared.draw(first, count, batch_size=batch_size).numpy().astype(narrow)
             buffer = io.BytesIO()
             np.save(buffer, ids, allow_pickle=False)
             files.write_bytes(path, buffer.getvalue())
@@ -82,7 +82,7 @@ def stream(
 
 
 def rows(path: Path) -> int:
-    """Samples in a shard; 0 if it is not there or not readable."""
+    """Samples in a shard; 0 if it does not exist or cannot be read."""
     try:
         return len(np.load(path, mmap_mode="r", allow_pickle=False))
     except (OSError, ValueError, EOFError):
@@ -101,7 +101,7 @@ def read(folder: Path, first: int, count: int) -> np.ndarray:
 
 
 def _claim(folder: Path, manifest: dict[str, Any]) -> None:
-    """Write the manifest into a new folder, or see that the folder belongs to the same samples."""
+    """Write the manifest into a new folder, or check that the folder belongs to the same samples."""
     path = folder / MANIFEST
     if folder.is_file():
         raise UserError(f"{folder} is a file.", "Choose a folder with --out.")

@@ -52,6 +52,14 @@ class LatentConfig(BaseModel):
         return self.dim == 1 and self.distribution == "uniform" and self.inject != "local"
 
 
+def upgrade_latent(section: dict[str, Any]) -> dict[str, Any]:
+    """The `latent` section of a 0.1 config.json with the keys of today."""
+    kept = {key: value for key, value in section.items() if key != "law"}
+    if section.get("law") is not None:
+        kept |= {"prior": "learned", "prior_width": section["law"]}
+    return kept
+
+
 class StudentLatentConfig(LatentConfig):
     """λ of the student and the initialisation of its layers."""
 

@@ -11,8 +11,7 @@ from di4c_cli.methods.base import repeat, repeat_label
 from di4c_cli.methods.di4c_times import SampledTimes
 from di4c_cli.noise import Noise
 from di4c_cli.process import Masked
-from di4c_cli.sampler.confidence import confidence_step
-from di4c_cli.sampler.grid import counts_between, gumbel_scale
+from di4c_cli.sampler.confidence import confidence_step, counts_between, gumbel_scale
 
 
 def teacher_predictions(

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-FEATURES = 32
+CLASSIFIER_FEATURES = 32
 
 
 class Classifier(nn.Module):
@@ -27,11 +27,11 @@ class Classifier(nn.Module):
             nn.GELU(),
         )
         side = (size + 3) // 4  # each of the two strides halves, rounding up
-        self.hidden = nn.Linear(32 * side * side, FEATURES)
-        self.out = nn.Linear(FEATURES, classes)
+        self.hidden = nn.Linear(32 * side * side, CLASSIFIER_FEATURES)
+        self.out = nn.Linear(CLASSIFIER_FEATURES, classes)
 
     def features(self, images: Tensor) -> Tensor:
-        """`(n, H, W)` -> `(n, FEATURES)`."""
+        """`(n, H, W)` -> `(n, CLASSIFIER_FEATURES)`."""
         return self.hidden(self.convolutions(images[:, None]).flatten(1))
 
     def forward(self, images: Tensor) -> Tensor:
@@ -39,7 +39,7 @@ class Classifier(nn.Module):
         return self.classify(self.features(images))
 
     def classify(self, features: Tensor) -> Tensor:
-        """Features `(n, FEATURES)` -> `(n, classes)` logits."""
+        """Features `(n, CLASSIFIER_FEATURES)` -> `(n, classes)` logits."""
         return self.out(nn.functional.gelu(features))
 
     @torch.no_grad()

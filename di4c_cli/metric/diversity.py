@@ -1,4 +1,4 @@
-"""How varied texts are: unigram entropy, distinct n-grams, Self-BLEU. Quality without these can be bought."""
+"""Diversity of texts: unigram entropy, distinct n-grams, Self-BLEU. A repetitive model has a low perplexity."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 
 from di4c_cli.errors import UserError
 
-GROUP = 50
-"""Samples per group of `distinct`; fixed, because the share of new n-grams falls with their number."""
+DISTINCT_GROUP = 50
+"""Samples in each group of `distinct`; fixed, because the share of new n-grams falls with their number."""
 
 
 def unigram_entropy(ids: np.ndarray) -> np.ndarray:
@@ -23,8 +23,8 @@ def unigram_entropy(ids: np.ndarray) -> np.ndarray:
     return out
 
 
-def distinct(ids: np.ndarray, n: int = 2, group: int = GROUP) -> np.ndarray:
-    """Different n-grams over all n-grams in each consecutive group of samples, one value a full group.
+def distinct(ids: np.ndarray, n: int = 2, group: int = DISTINCT_GROUP) -> np.ndarray:
+    """Different n-grams over all n-grams in each consecutive group of samples, one value per full group.
 
     Fewer samples than a group make one group of their own.
     """
@@ -46,14 +46,14 @@ def self_bleu(groups: Sequence[Sequence[Sequence[int]]], order: int = 4) -> np.n
     method 1, through nltk. Sequences include the prompt.
     """
     try:
-        from nltk.translate.bleu_score import SmoothingFunction, sentence_bleu
+        from nltk.translate.bleu_score import SmoothingFunction, sentence_bleu  # an optional dependency
     except ImportError as error:
         raise UserError("Self-BLEU needs nltk.", "Install it with `pip install 'di4c[text]'`.") from error
     smoothing, weights = SmoothingFunction().method1, tuple([1.0 / order] * order)
     out = []
     for group in groups:
         if len(group) < 2:
-            raise UserError("Self-BLEU compares samples with each other; a group has only one.", "Raise -n.")
+            raise UserError("Self-BLEU needs at least 2 samples in each group.", "Raise -n.")
         scores = [
             sentence_bleu([o for j, o in enumerate(group) if j != i], one, weights, smoothing)
             for i, one in enumerate(group)

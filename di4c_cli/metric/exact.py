@@ -1,4 +1,4 @@
-"""Spaces small enough to enumerate: total variation, KL, and a model's N-step law without sampling."""
+"""Spaces small enough to enumerate: total variation, KL, and a model's N-step distribution without sampling."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from torch import Tensor
 
 from di4c_cli.denoiser import Denoiser
 from di4c_cli.errors import UserError
-from di4c_cli.sampler.grid import times
+from di4c_cli.sampler.plan import times
 
-LIMIT = 2_500
+MAX_STATES = 2_500
 """States above which a space is not enumerated."""
 
 
@@ -22,7 +22,7 @@ def total_variation(p: np.ndarray, q: np.ndarray) -> float:
 
 
 def divergence(p: np.ndarray, q: np.ndarray) -> float:
-    """KL(p ‖ q) in nats; infinite where q misses something p has."""
+    """KL(p ‖ q) in nats; infinite where q is 0 and p is not."""
     seen = p > 0
     if (q[seen] <= 0).any():
         return float("inf")
@@ -30,8 +30,8 @@ def divergence(p: np.ndarray, q: np.ndarray) -> float:
 
 
 def enumerable(denoiser: Denoiser) -> bool:
-    """Can all states (the mask included) be listed?"""
-    return bool(denoiser.length * np.log(denoiser.process.states) <= np.log(LIMIT))
+    """Whether all states (the mask included) can be enumerated."""
+    return bool(denoiser.length * np.log(denoiser.process.states) <= np.log(MAX_STATES))
 
 
 def states(symbols: int, length: int) -> Tensor:
@@ -50,10 +50,10 @@ def empirical(x: Tensor, symbols: int) -> np.ndarray:
 
 
 @torch.no_grad()
-def step_law(
+def step_distribution(
     denoiser: Denoiser, steps: int, label: int | None = None, latents: int = 64, grid: str = "uniform"
 ) -> np.ndarray:
-    """Law of x_0 after `steps` analytical steps from the prior, `(S ** D,)` in the order of `states`.
+    """Distribution of x_0 after `steps` analytical steps from the prior, `(S ** D,)` in the order of `states`.
 
     Every step is a matrix over all states: p(x_s | x_t) = E_λ Π_d p(x_s^d | x_t; λ), the mean over λ by
     `latents` midpoints of the unit interval (one for a product model). Only a scalar λ can be enumerated.
@@ -62,14 +62,14 @@ def step_law(
         raise UserError("This space is too large to enumerate.", "Use sampled metrics.")
     process, length = denoiser.process, denoiser.length
     space = states(process.states, length).to(denoiser.device)
-    law = _prior(denoiser, space)
+    distribution = _prior(denoiser, space)
     points = times(steps, grid)
     labels = None if label is None else torch.full((len(space),), label, device=space.device)
     for i in range(steps, 0, -1):
         t, s = (_constant(space, points[j], torch.float64) for j in (i, i - 1))
-        law = law @ _transition(denoiser, space, t, s, labels, latents)
+        distribution = distribution @ _transition(denoiser, space, t, s, labels, latents)
     real = (space < process.symbols).all(1)
-    out: np.ndarray = law[real].cpu().numpy()
+    out: np.ndarray = distribution[real].cpu().numpy()
     return out
 
 
@@ -79,7 +79,7 @@ def _constant(space: Tensor, value: float, dtype: torch.dtype) -> Tensor:
 
 
 def _prior(denoiser: Denoiser, space: Tensor) -> Tensor:
-    """Law of x_1 over the space: all mask, or the stationary law in every position."""
+    """Distribution of x_1 over the space: all mask, or the stationary distribution in every position."""
     process = denoiser.process
     if process.mask is not None:
         return (space == process.mask).all(1).double()

@@ -56,20 +56,20 @@ class ClassifierFeatures(FeatureNetwork):
         if images.shape[1:] != (size, size):
             found = "×".join(map(str, images.shape[1:]))
             raise UserError(
-                f"{self.name} looks at grey images of {size}×{size}, not {found}.",
+                f"{self.name} takes grey images of {size}×{size}, not {found}.",
                 "Name a network for this size with --features.",
             )
         return self.classifier.embed(images)
 
 
-INPUTS = ("bytes", "tf299")
-"""What a script is fed: float images from 0 to 255 as they are, or the input of TensorFlow's Inception."""
+FEATURE_INPUTS = ("bytes", "tf299")
+"""Input of a TorchScript network: float images from 0 to 255 as they are, or the input of TensorFlow's Inception."""
 
 
 def tf_resize(images: Tensor, size: int = 299) -> Tensor:
     """`(n, C, H, W)` -> `(n, C, size, size)`, bilinear as TensorFlow 1 did it for the published FID.
 
-    Output pixel i looks at i · H / size, without the half-pixel shift that everybody else has.
+    Output pixel i looks at i · H / size, without the half-pixel shift of other libraries.
     """
     for axis in (2, 3):
         old = images.shape[axis]
@@ -86,19 +86,21 @@ def tf_resize(images: Tensor, size: int = 299) -> Tensor:
 class ScriptedFeatures(FeatureNetwork):
     """A TorchScript Inception (or any other network) from a local file.
 
-    It answers with features `(n, F)` or `(n, F, h, w)`, or with a pair of features and logits; without logits
-    there is no inception score. Greys are repeated to three channels. `fed` is one of `INPUTS`.
+    It returns features `(n, F)` or `(n, F, h, w)`, or with a pair of features and logits; without logits
+    there is no inception score. Greys are repeated to three channels. `feature_input` is one of `FEATURE_INPUTS`.
     """
 
     def __init__(
-        self, path: Path, device: torch.device | str = "cpu", chunk: int = 16, fed: str = "bytes"
+        self, path: Path, device: torch.device | str = "cpu", chunk: int = 16, feature_input: str = "bytes"
     ) -> None:
         if not path.is_file():
             raise UserError(
                 f"There is no feature network {path}.", "Name a TorchScript file with --features."
             )
-        if fed not in INPUTS:
-            raise UserError(f"Unknown network input '{fed}'.", f"Choose one of {', '.join(INPUTS)}.")
+        if feature_input not in FEATURE_INPUTS:
+            raise UserError(
+                f"Unknown network input '{feature_input}'.", f"Choose one of {', '.join(FEATURE_INPUTS)}."
+            )
         try:
             self.network: nn.Module = torch.jit.load(str(path), map_location=device).eval()
         except (RuntimeError, ValueError) as error:
@@ -106,26 +108,26 @@ class ScriptedFeatures(FeatureNetwork):
             raise UserError(
                 f"{path} is not a TorchScript file: {first}.", "Export it with torch.jit.save."
             ) from error
-        self.name, self.digest = f"{path.name} ({fed})", f"{file_digest(path)}-{fed}"
-        self.device, self.chunk, self.fed = torch.device(device), chunk, fed
+        self.name, self.digest = f"{path.name} ({feature_input})", f"{file_digest(path)}-{feature_input}"
+        self.device, self.chunk, self.feature_input = torch.device(device), chunk, feature_input
 
     @torch.no_grad()
     def embed(self, images: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
         colour = images if images.ndim == 4 else np.repeat(images[..., None], 3, axis=-1)
-        rows, laws = [], []
+        rows, classes = [], []
         for start in range(0, len(colour), self.chunk):
             part = colour[start : start + self.chunk].astype(np.float32)
             pixels = torch.from_numpy(part).permute(0, 3, 1, 2)
-            features, probabilities = self._answer(pixels.to(self.device))
+            features, probabilities = self._run(pixels.to(self.device))
             rows.append(features)
             if probabilities is not None:
-                laws.append(probabilities)
-        return np.concatenate(rows), np.concatenate(laws) if laws else None
+                classes.append(probabilities)
+        return np.concatenate(rows), np.concatenate(classes) if classes else None
 
-    def _answer(self, pixels: Tensor) -> tuple[np.ndarray, np.ndarray | None]:
-        fed = (tf_resize(pixels) - 128) / 128 if self.fed == "tf299" else pixels
+    def _run(self, pixels: Tensor) -> tuple[np.ndarray, np.ndarray | None]:
+        scaled = (tf_resize(pixels) - 128) / 128 if self.feature_input == "tf299" else pixels
         try:
-            out = self.network(fed)
+            out = self.network(scaled)
         except RuntimeError as error:
             size = "×".join(map(str, pixels.shape[2:]))
             last = str(error).strip().splitlines()[-1]
@@ -133,6 +135,6 @@ class ScriptedFeatures(FeatureNetwork):
                 f"{self.name} does not take images of {size}: {last}.", "Name a network for this size."
             ) from error
         features, logits = out if isinstance(out, (tuple, list)) else (out, None)
-        law = None if logits is None else logits.double().softmax(-1).cpu().numpy()
+        probabilities = None if logits is None else logits.double().softmax(-1).cpu().numpy()
         pooled = features.flatten(2).mean(2) if features.ndim > 2 else features
-        return pooled.double().cpu().numpy(), law
+        return pooled.double().cpu().numpy(), probabilities

@@ -1,4 +1,4 @@
-"""Uncertainty of a figure: bootstrap for means, independent splits or halves for everything else.
+"""Uncertainty of a figure: bootstrap for means, independent splits, halves or repeats for everything else.
 
 A bootstrap of a Fréchet distance is wrong: a resample repeats samples, which narrows its covariance and adds
 the small-n bias a second time. With many features for the samples that bias exceeds the spread and the interval
@@ -7,38 +7,46 @@ misses the value it is drawn around.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
 
-LEVEL = 0.95
-DRAWS = 1000
+CONFIDENCE_LEVEL = 0.95
+RESAMPLES = 1000
 SPLITS = 10
-FEWEST = 20
-"""Below this many samples no interval is given: neither method would keep its promise."""
+T_QUANTILES = {1: 12.706, 2: 4.303, 3: 3.182}
+HALVINGS = 10
+MIN_SAMPLES = 20
+"""Below this many samples no interval is given, because neither method would have its nominal coverage."""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """`value`, its standard error and the ends of its interval at `LEVEL`; `method` says how they came."""
+    """`value` with its standard error and the ends of its 95 % interval; `interval` names the method."""
 
     value: float
     se: float | None = None
     low: float | None = None
     high: float | None = None
-    method: str = "none"
+    interval: str = "none"
     bias: float | None = None
 
 
-def normal_quantile(level: float = LEVEL) -> float:
+def normal_quantile(level: float = CONFIDENCE_LEVEL) -> float:
     """z with P(|Z| < z) = level."""
     return NormalDist().inv_cdf(0.5 + level / 2)
 
 
-def t_quantile(freedom: int, level: float = LEVEL) -> float:
-    """Student's quantile by the Cornish–Fisher expansion; within 0.01 from 4 degrees of freedom on."""
+def t_quantile(freedom: int, level: float = CONFIDENCE_LEVEL) -> float:
+    """Student's quantile: a table at 95 % below 4 degrees of freedom, else the Cornish–Fisher expansion.
+
+    The expansion is within 0.01 from 4 degrees of freedom on.
+    """
+    if freedom in T_QUANTILES and level == CONFIDENCE_LEVEL:
+        return T_QUANTILES[freedom]
     z = normal_quantile(level)
     terms = (
         (z**3 + z) / 4,
@@ -50,7 +58,7 @@ def t_quantile(freedom: int, level: float = LEVEL) -> float:
 
 
 def bootstrap_means(
-    values: np.ndarray, draws: int = DRAWS, seed: int = 0, chunk: int = 2_000_000
+    values: np.ndarray, draws: int = RESAMPLES, seed: int = 0, chunk: int = 2_000_000
 ) -> np.ndarray:
     """Means of `draws` resamples of `(n,)` values, a few resamples at a time."""
     generator = np.random.default_rng(seed)
@@ -75,7 +83,7 @@ def of_mean(
     map_ = transform or (lambda x: x)
     value = float(map_(values.mean()))
     n = len(values)
-    if n < FEWEST:
+    if n < MIN_SAMPLES:
         return Interval(value)
     means = bootstrap_means(values, seed=seed)
     tail = NormalDist().cdf(-np.sqrt(n / (n - 1)) * t_quantile(n - 1))
@@ -98,9 +106,6 @@ def of_splits(value: float, parts: Sequence[float], scaling_bias: bool = False) 
     reach = t_quantile(k - 1) * se
     bias = (float(np.mean(parts)) - value) / (k - 1) if scaling_bias else None
     return Interval(value, se, value - reach, value + reach, "splits", bias)
-
-
-HALVINGS = 10
 
 
 def halvings(n: int, count: int = HALVINGS, seed: int = 0) -> np.ndarray:
@@ -128,3 +133,14 @@ def of_halves(value: float, pairs: np.ndarray) -> Interval:
 def split_of(index: int, n: int, splits: int = SPLITS) -> int:
     """Which of the consecutive, near-equal splits sample `index` of `n` belongs to."""
     return index * splits // n
+
+
+def of_repeats(values: Sequence[float]) -> Interval:
+    """Mean of a figure over independent repeats, with Student's interval."""
+    mean = sum(values) / len(values)
+    if len(values) == 1:
+        return Interval(mean)
+    spread = math.sqrt(sum((x - mean) ** 2 for x in values) / (len(values) - 1))
+    se = spread / math.sqrt(len(values))
+    reach = t_quantile(len(values) - 1) * se
+    return Interval(mean, se, mean - reach, mean + reach, "repeats")

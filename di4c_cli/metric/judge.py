@@ -1,13 +1,21 @@
-"""Causal language models that judge text: loaded from a Hub id, a local folder or a GGUF file."""
+"""Causal language models that judge text, and generative perplexity in two named protocols.
+
+`published`: the sample's own ids are scored directly, all tokens (the first is only given), exp of the mean
+of the per-sample means; with a prompt, only the positions after it. `strict`: the judge tokenises the decoded
+text again, the first token is scored too, tokens after the first end-of-text do not count, and the bits per
+byte do not depend on the judge's tokenizer.
+"""
 
 from __future__ import annotations
 
 import io
 from contextlib import redirect_stderr
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -15,7 +23,8 @@ from torch import Tensor
 from di4c_cli.errors import Failure, UserError
 from di4c_cli.metric.features import tensors_digest
 
-LOGITS = 64_000_000
+PUBLISHED, STRICT = "published", "strict"
+MAX_LOGITS = 64_000_000
 """Logits in memory at once (256 MB); GPT-2 on 1024 tokens has 51 million."""
 
 
@@ -40,7 +49,7 @@ class CausalJudge:
 
     @property
     def start(self) -> int | None:
-        """What stands before the first token, so that it can be judged too."""
+        """The token before the first one, so that the first one can be scored too."""
         return self.end if self.tokenizer.bos_token_id is None else int(self.tokenizer.bos_token_id)
 
     @torch.no_grad()
@@ -56,7 +65,7 @@ class CausalJudge:
                 f"{ids.shape[1]} tokens do not fit into the judge's window of {self.window}.",
                 "Use another --judge.",
             )
-        rows = max(1, LOGITS // (ids.shape[1] * self.vocabulary))
+        rows = max(1, MAX_LOGITS // (ids.shape[1] * self.vocabulary))
         parts = []
         for start in range(0, len(ids), rows):
             part = ids[start : start + rows].to(self.device)
@@ -109,7 +118,7 @@ def load_judge(ref: str, device: str = "cpu") -> CausalJudge:
     tokenizer = _load_tokenizer(transformers, ref, where, options)
     try:
         extra = {} if options else {"use_safetensors": True}
-        with redirect_stderr(io.StringIO()):  # unpacking a GGUF file draws a bar of its own
+        with redirect_stderr(io.StringIO()):  # unpacking a GGUF file draws its own progress bar
             network = transformers.AutoModelForCausalLM.from_pretrained(
                 where, dtype=torch.float32, trust_remote_code=False, **options, **extra
             )
@@ -124,15 +133,50 @@ def _load_tokenizer(transformers: Any, ref: str, where: str, options: dict[str, 
     if path.is_dir() and not any((path / name).is_file() for name in names):
         raise UserError(f"The judge {ref} has no tokenizer.", "Put its tokenizer.json into the folder.")
     try:
-        # said outright: left open, transformers may ask at the terminal whether to run a repository's code
+        # without this argument transformers may ask at the terminal whether to run a repository's code
         return transformers.AutoTokenizer.from_pretrained(where, trust_remote_code=False, **options)
     except (OSError, ValueError, ImportError, KeyError, RuntimeError, AttributeError, TypeError) as error:
         raise _cannot(ref, path, "has no tokenizer that can be loaded", error) from error
 
 
 def _cannot(ref: str, path: Path, what: str, error: Exception) -> UserError | Failure:
-    """A local judge is the user's to mend; an unreachable Hub is not."""
+    """A damaged local judge is the user's mistake; an unreachable Hub is a failure."""
     first = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
     if path.exists():
         return UserError(f"The judge {ref} {what}: {first}.", "Name another --judge.")
     return Failure(f"The judge {ref} {what}: {first}.", "Name a local folder or .gguf file with --judge.")
+
+
+def published_losses(judge: CausalJudge, ids: Tensor, prompt: int = 0) -> np.ndarray:
+    """Mean loss in nats of each sample's tokens from position `prompt` on, `(n, D)` -> `(n,)`."""
+    losses = judge.losses(ids)
+    # losses[:, i] belongs to position i + 1
+    out: np.ndarray = losses[:, max(0, prompt - 1) :].double().mean(1).numpy()
+    return out
+
+
+@dataclass(frozen=True)
+class StrictScore:
+    """Sums over the scored tokens of one text."""
+
+    nats: float
+    tokens: int
+    bytes: int
+
+
+def strict_score(judge: CausalJudge, text: str) -> StrictScore:
+    """Score one text, tokenised again, up to and with its first end-of-text, cut to the judge's window."""
+    ids = judge.encode(text)
+    if judge.end is not None and judge.end in ids:
+        ids = ids[: ids.index(judge.end) + 1]
+    given = [] if judge.start is None else [judge.start]
+    ids = ids[: judge.window - len(given)]
+    if len(given) + len(ids) < 2:
+        return StrictScore(0.0, 0, 0)
+    losses = judge.losses(torch.tensor([given + ids]))[0].double()
+    counted = ids if given else ids[1:]
+    ended = bool(counted) and counted[-1] == judge.end
+    visible = counted[:-1] if ended else counted
+    size = len(judge.tokenizer.decode(visible).encode()) if visible else 0
+    # end-of-text is scored, but it is not a byte of the text; a text of nothing else counts as one byte
+    return StrictScore(float(losses.sum()), len(counted), max(1, size))

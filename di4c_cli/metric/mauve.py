@@ -10,14 +10,14 @@ import numpy as np
 
 from di4c_cli.errors import UserError
 
-SCALE = 5.0
-RUNS = 5
-POINTS = 25
-VARIANCE = 0.9
+MAUVE_SCALE = 5.0
+MAUVE_RUNS = 5
+CURVE_POINTS = 25
+KEPT_VARIANCE = 0.9
 
 
 def kmeans(points: np.ndarray, clusters: int, seed: int, rounds: int = 100) -> np.ndarray:
-    """Cluster of each point `(n, F)` -> `(n,)`: k-means++ start, Lloyd rounds until nothing moves."""
+    """Cluster of each point `(n, F)` -> `(n,)`: k-means++ start, Lloyd rounds until no point changes its cluster."""
     generator = np.random.default_rng(seed)
     centres = points[[generator.integers(len(points))]]
     nearest = ((points - centres[0]) ** 2).sum(1)
@@ -40,20 +40,20 @@ def kmeans(points: np.ndarray, clusters: int, seed: int, rounds: int = 100) -> n
 
 
 def _prepare(p: np.ndarray, q: np.ndarray) -> np.ndarray:
-    """Rows of both sets on the unit sphere, turned to the axes that hold 90 % of their variance."""
+    """Rows of both sets on the unit sphere, projected to the axes that hold 90 % of their variance."""
     rows = np.vstack([p, q]).astype(np.float64)
     rows = rows / np.linalg.norm(rows, axis=1, keepdims=True).clip(min=1e-12)
     centred = rows - rows.mean(0)
     _, size, axes = np.linalg.svd(centred, full_matrices=False)
     share = np.cumsum(size**2) / max(float((size**2).sum()), 1e-300)
-    out: np.ndarray = centred @ axes[: int(np.searchsorted(share, VARIANCE)) + 1].T
+    out: np.ndarray = centred @ axes[: int(np.searchsorted(share, KEPT_VARIANCE)) + 1].T
     return out
 
 
-def frontier_area(p: np.ndarray, q: np.ndarray, scale: float = SCALE) -> float:
+def frontier_area(p: np.ndarray, q: np.ndarray, scale: float = MAUVE_SCALE) -> float:
     """The score of two histograms `(k,)`."""
     curve = [(0.0, 1.0), (1.0, 0.0)]
-    for w in np.linspace(1e-6, 1 - 1e-6, POINTS):
+    for w in np.linspace(1e-6, 1 - 1e-6, CURVE_POINTS):
         r = w * p + (1 - w) * q
         curve.append((float(np.exp(-scale * _kl(q, r))), float(np.exp(-scale * _kl(p, r)))))
     x, y = np.array(sorted(curve, key=lambda point: (point[0], -point[1]))).T
@@ -66,18 +66,20 @@ def _kl(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def mauve(
-    p: np.ndarray, q: np.ndarray, seed: int = 0, scale: float = SCALE, buckets: int | None = None
+    p: np.ndarray, q: np.ndarray, seed: int = 0, scale: float = MAUVE_SCALE, buckets: int | None = None
 ) -> float:
-    """MAUVE of features `(n, F)` and `(m, F)`; a tenth of the smaller set as buckets unless said."""
+    """MAUVE of features `(n, F)` and `(m, F)`; by default a tenth of the smaller set as buckets."""
     fewest = min(len(p), len(q))
     if fewest < 2:
-        raise UserError("MAUVE needs at least 2 texts a side.", "Raise -n.")
+        raise UserError("MAUVE needs at least 2 texts on each side.", "Raise -n.")
     clusters = buckets or max(2, round(fewest / 10))
     owner = kmeans(_prepare(p, q), clusters, seed)
     left, right = (np.bincount(part, minlength=clusters) for part in (owner[: len(p)], owner[len(p) :]))
     return frontier_area(left / left.sum(), right / right.sum(), scale)
 
 
-def mauve_runs(p: np.ndarray, q: np.ndarray, runs: int = RUNS, scale: float = SCALE) -> np.ndarray:
+def mauve_runs(
+    p: np.ndarray, q: np.ndarray, runs: int = MAUVE_RUNS, scale: float = MAUVE_SCALE
+) -> np.ndarray:
     """The score over `runs` seeds of the quantisation, `(runs,)`."""
     return np.array([mauve(p, q, seed, scale) for seed in range(runs)])

@@ -1,4 +1,4 @@
-"""A character n-gram model as the judge of the embedded text world: Witten–Bell interpolation, order 6."""
+"""The character n-gram model that judges tiny-text: Witten–Bell interpolation, order 6."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import numpy as np
 
 from di4c_cli.errors import UserError
 
-ORDER = 6
+NGRAM_ORDER = 6
 
 
 class CharacterModel:
     """P(c | h) = (N(hc) + T(h) P(c | h')) / (N(h) + T(h)), h' being h without its oldest character.
 
-    N counts, T(h) is the number of different characters seen after h; below order one the law is uniform over
+    N counts, T(h) is the number of different characters seen after h; below order one the distribution is uniform over
     the alphabet and one unknown character. N-grams are integers in base |alphabet| + 1, so that counting and
     lookup are sorts.
     """
 
-    def __init__(self, lines: Sequence[str], order: int = ORDER) -> None:
+    def __init__(self, lines: Sequence[str], order: int = NGRAM_ORDER) -> None:
         self.order = order
         alphabet = sorted(set("".join(lines)) | {" "})
         if (len(alphabet) + 1) ** order >= 2**63:
@@ -73,7 +73,7 @@ class CharacterModel:
 
 
 def text_digest(lines: Sequence[str]) -> str:
-    """A hash of some lines of text."""
+    """A hash of lines of text."""
     return hashlib.blake2b("\n".join(lines).encode(), digest_size=8).hexdigest()
 
 

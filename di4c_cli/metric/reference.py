@@ -1,4 +1,4 @@
-"""What samples are measured against: moments and features of real images, cached as .npz with provenance."""
+"""Moments and features of the reference images, cached as .npz with provenance."""
 
 from __future__ import annotations
 
@@ -7,46 +7,42 @@ import io
 import json
 import zipfile
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from di4c_cli import files
 from di4c_cli.errors import UserError
+from di4c_cli.metric.feature_scores import FeatureMoments
 from di4c_cli.metric.features import FeatureNetwork
-from di4c_cli.metric.frechet import Moments
 
-KEPT = 10_000
+MAX_FEATURE_ROWS = 10_000
 """Feature rows kept for KID and precision/recall, which need the rows themselves."""
 
 
-class Reference:
-    """Moments of all reference images and the features of the first `KEPT`."""
+@dataclass
+class FeatureReference:
+    """Moments of all reference images and the features of the first `MAX_FEATURE_ROWS`.
 
-    def __init__(
-        self,
-        name: str,
-        network: str,
-        digest: str,
-        moments: Moments,
-        features: np.ndarray,
-        source: str = "",
-        size: tuple[int, ...] = (),
-    ) -> None:
-        """`network` and `digest` are hashes of feature network and images, `source` says where they were.
+    `network` and `digest` are hashes of feature network and images, `source` is where the images were, `size` their
+    height and width, empty if unknown.
+    """
 
-        `size` is the images' height and width, empty if nobody knows.
-        """
-        self.name, self.network, self.digest, self.source = name, network, digest, source
-        self.size = size
-        self.moments, self.features = moments, features
+    name: str
+    network: str
+    digest: str
+    moments: FeatureMoments
+    features: np.ndarray
+    source: str = ""
+    size: tuple[int, ...] = ()
 
     @property
     def count(self) -> int:
         return self.moments.count
 
     def require(self, n: int) -> None:
-        """Refuse a reference smaller than the sample: its own noise would pass for the model's."""
+        """Reject a reference smaller than the sample: its noise would be read as the model's."""
         if self.count < n:
             raise UserError(
                 f"The reference '{self.name}' has {self.count} images, fewer than the {n} samples.",
@@ -54,16 +50,16 @@ class Reference:
             )
 
     def require_size(self, size: tuple[int, ...]) -> None:
-        """Refuse images of another size than the samples'."""
+        """Reject images of another size than the samples'."""
         if self.size:
             require_size(self.name, self.size, size)
 
     def check_network(self, network: FeatureNetwork) -> None:
-        """Statistics of one network mean nothing to another."""
+        """Reject statistics of another feature network."""
         if network.digest != self.network:
             raise UserError(
-                f"The reference statistics '{self.name}' were made with another feature network.",
-                f"Make them again from the images with {network.name}.",
+                f"The reference statistics '{self.name}' were computed with another feature network.",
+                f"Compute them again from the images with {network.name}.",
             )
 
     def save(self, path: Path) -> None:
@@ -77,17 +73,17 @@ class Reference:
         files.write_bytes(path, buffer.getvalue())
 
     @classmethod
-    def load(cls, path: Path) -> Reference:
+    def load(cls, path: Path) -> FeatureReference:
         """Read what `save` wrote."""
         try:
             with np.load(path, allow_pickle=False) as file:
                 provenance = json.loads(str(file["provenance"]))
-                moments, features = Moments.from_arrays(file), file["features"]
+                moments, features = FeatureMoments.from_arrays(file), file["features"]
                 name, made_by, digest = (str(provenance[key]) for key in ("name", "network", "digest"))
                 size = tuple(int(side) for side in provenance.get("size", ()))
         except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
             raise UserError(
-                f"{path} holds no reference statistics.", "Make them again from the images."
+                f"{path} holds no reference statistics.", "Compute them again from the images."
             ) from error
         return cls(name, made_by, digest, moments, features, str(provenance.get("source", "")), size)
 
@@ -97,44 +93,45 @@ def require_size(name: str, reference: tuple[int, ...], samples: tuple[int, ...]
     if reference[:2] != samples[:2]:
         found, wanted = ("×".join(map(str, size[:2])) for size in (reference, samples))
         raise UserError(
-            f"The images of the reference '{name}' are {found}, the samples {wanted}.",
-            "Bring them to one size.",
+            f"The images of the reference '{name}' are {found}, the samples {wanted}.", "Resize one of them."
         )
 
 
 def make_reference(
     name: str, network: FeatureNetwork, batches: Iterable[np.ndarray], source: str = ""
-) -> Reference:
+) -> FeatureReference:
     """Embed batches of uint8 images; constant memory apart from the kept features."""
-    moments: Moments | None = None
+    moments: FeatureMoments | None = None
     kept: list[np.ndarray] = []
-    digest, room, size = hashlib.blake2b(digest_size=8), KEPT, (0, 0)
+    digest, room, size = hashlib.blake2b(digest_size=8), MAX_FEATURE_ROWS, (0, 0)
     for images in batches:
         if len(images) == 0:
             continue
         digest.update(np.ascontiguousarray(images).tobytes())
         size = images.shape[1:3]
         features, _ = network.embed(images)
-        moments = moments or Moments(features.shape[1])
+        moments = moments or FeatureMoments(features.shape[1])
         moments.add(features)
         kept.append(features[:room].astype(np.float32))
         room -= len(kept[-1])
     if moments is None:
         raise UserError(f"The reference '{name}' holds no images.", "Name a folder or file with images.")
-    return Reference(name, network.digest, digest.hexdigest(), moments, np.concatenate(kept), source, size)
+    return FeatureReference(
+        name, network.digest, digest.hexdigest(), moments, np.concatenate(kept), source, size
+    )
 
 
 def cached_reference(
     path: Path, name: str, network: FeatureNetwork, batches: Iterable[np.ndarray], source: str
-) -> Reference:
+) -> FeatureReference:
     """The reference at `path` if this network made it from this source, else a fresh one, written there."""
     if path.is_file():
         try:
-            found = Reference.load(path)
+            found = FeatureReference.load(path)
             if found.network == network.digest and found.source == source:
                 return found
         except UserError:
-            pass  # a damaged cache is made again
+            pass  # a damaged cache is computed again
     made = make_reference(name, network, batches, source)
     made.save(path)
     return made

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from di4c_cli.draw import RowLogProbs
 from di4c_cli.errors import UserError
-from di4c_cli.process.base import Process, RowLogProbs, all_rows
-from di4c_cli.process.gaussian import Gaussian
-from di4c_cli.process.markov import Markov
+from di4c_cli.process.base import Process, all_rows
+from di4c_cli.process.markov import Gaussian, Markov, Uniform
 from di4c_cli.process.masked import SCHEDULES, Masked
-from di4c_cli.process.uniform import Uniform
 
 KINDS: dict[str, type[Process]] = {"masked": Masked, "gaussian": Gaussian, "uniform": Uniform}
 

@@ -1,27 +1,25 @@
-"""What every forward process offers: prior, corruption and the analytical reverse step, as functions of uniforms."""
+"""Interface of a forward process: prior, corruption and the analytical reverse step, as functions of uniforms."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-RowLogProbs = Callable[[Tensor, Tensor], Tensor]
-"""`(b, d)` index vectors, each `(n,)`, to log p(x0^d | xt) of shape `(n, S)`."""
+from di4c_cli.draw import RowLogProbs, SymbolDraw
 
 
 class Process(ABC):
-    """A corruption process that acts on each dimension alone; `t = 0` is data, `t = 1` is noise."""
+    """A corruption process that is independent in each dimension; `t = 0` is data, `t = 1` is noise."""
 
     symbols: int
     mask: int | None = None
 
     @property
     def states(self) -> int:
-        """Symbols a corrupted position may hold: S, or S + 1 with the mask."""
+        """Number of values of a corrupted position: S, or S + 1 with the mask."""
         return self.symbols + (self.mask is not None)
 
     @property
@@ -39,7 +37,7 @@ class Process(ABC):
 
     @abstractmethod
     def transition(self, s: Tensor, t: Tensor) -> Tensor:
-        """q_{t|s} as `(B, states, states)` matrices whose rows are the source state; for small state spaces."""
+        """q_{t|s} as matrices `(B, states, states)` whose rows are the source state; for small state spaces."""
 
     @abstractmethod
     def posterior(self, p0: Tensor, x_t: Tensor, t: Tensor, s: Tensor) -> Tensor:
@@ -47,21 +45,17 @@ class Process(ABC):
 
     @abstractmethod
     def step(
-        self,
-        log_probs: RowLogProbs,
-        x_t: Tensor,
-        t: Tensor,
-        s: Tensor,
-        uniform: Tensor,
-        dtype: torch.dtype = torch.float64,
+        self, draw: SymbolDraw | RowLogProbs, x_t: Tensor, t: Tensor, s: Tensor, uniform: Tensor
     ) -> Tensor:
-        """One analytical step x_t `(B, D)` -> x_s `(B, *many, D)` from uniforms `(B, *many, D, 2)`.
+        """x_s ~ p_{s|t} `(B, *many, D)` from x_t `(B, D)`, times t > s `(B,)` and uniforms `(B, *many, D, 2)`.
 
-        `many` draws share one prediction. `log_probs` is asked once, only for the rows that the step needs.
+        The reverse step of training and of every analytical sampler. `draw` is log p(x0^d|xt) as a function of
+        rows, or another way of drawing symbols; it is asked once, only for the rows that the step needs. `many`
+        draws share one prediction.
         """
 
     def unknown(self, x_t: Tensor) -> Tensor:
-        """`(B, D)` bool: positions whose clean symbol x_t does not already give."""
+        """`(B, D)` bool: positions at which x_t does not show the clean symbol."""
         if self.mask is None:
             return torch.ones_like(x_t, dtype=torch.bool)
         return x_t == self.mask

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from di4c_cli.draw import categorical, finest
+from di4c_cli.draw import JointDraw, RowLogProbs, SymbolDraw, finest
 from di4c_cli.errors import UserError
-from di4c_cli.process.base import Process, RowLogProbs
+from di4c_cli.process.base import Process
 
 SCHEDULES: dict[str, Callable[[Tensor], Tensor]] = {
     "linear": lambda t: t,
@@ -56,7 +56,7 @@ class Masked(Process):
 
     def transition(self, s: Tensor, t: Tensor) -> Tensor:
         m_t, m_s = self.mask_share(t), self.mask_share(s)
-        # eq. masking-t|s; at s = 1 everything is masked already and the ratio 0/0 stands for "stay masked"
+        # eq. masking-t|s; at s = 1 everything is masked already and 0/0 means that it stays masked
         hide = torch.where(m_s < 1, (m_t - m_s) / (1 - m_s).clamp_min(1e-30), 1.0)
         matrix = torch.zeros(len(t), self.states, self.states, dtype=m_t.dtype, device=t.device)
         real = torch.arange(self.symbols, device=t.device)
@@ -72,15 +72,12 @@ class Masked(Process):
         return torch.where(self.unknown(x_t)[..., None], hidden, kept)
 
     def step(
-        self,
-        log_probs: RowLogProbs,
-        x_t: Tensor,
-        t: Tensor,
-        s: Tensor,
-        uniform: Tensor,
-        dtype: torch.dtype = torch.float64,
+        self, draw: SymbolDraw | RowLogProbs, x_t: Tensor, t: Tensor, s: Tensor, uniform: Tensor
     ) -> Tensor:
-        """Whether a position is revealed does not depend on its value, so that is decided first."""
+        """Which positions are revealed does not depend on their symbols, so it is decided first."""
+        draw = SymbolDraw.of(draw)
+        if isinstance(draw, JointDraw):
+            return self._joint_step(draw, x_t, t, s)
         batch, length = x_t.shape
         choose, value = uniform.reshape(batch, -1, length, 2).unbind(-1)  # (B, many, D)
         reveal = self.unknown(x_t)[:, None] & (choose < self.reveal_share(t, s)[:, None, None])
@@ -88,11 +85,20 @@ class Masked(Process):
         wanted = reveal.any(1)
         if bool(wanted.any()):
             b, d = wanted.nonzero(as_tuple=True)
-            row = torch.empty_like(x_t)
-            row[b, d] = torch.arange(len(b), device=x_t.device)
-            sample, _, position = reveal.nonzero(as_tuple=True)
-            rows = log_probs(b, d)
+            row = None
             if reveal.shape[1] > 1:
-                rows = rows[row[sample, position]]
-            x_s[reveal] = categorical(rows, value[reveal], dtype)
+                number = torch.empty_like(x_t)
+                number[b, d] = torch.arange(len(b), device=x_t.device)
+                sample, _, position = reveal.nonzero(as_tuple=True)
+                row = number[sample, position]
+            x_s[reveal] = draw.symbols(b, d, value[reveal], row)
         return x_s.view(uniform.shape[:-1])
+
+    def _joint_step(self, draw: JointDraw, x_t: Tensor, t: Tensor, s: Tensor) -> Tensor:
+        """One draw over all symbols and the mask: log q = (log p(x0) + log(m_t - m_s), log m_s), unnormalised."""
+        b, d = self.unknown(x_t).nonzero(as_tuple=True)
+        m_t, m_s = self.mask_share(t), self.mask_share(s)
+        x_s = x_t.clone()
+        if len(b):
+            x_s[b, d] = draw.states(b, d, (m_t - m_s).log()[b], m_s.log()[b])
+        return x_s

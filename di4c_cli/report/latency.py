@@ -1,4 +1,4 @@
-"""The latency section: what `bench-latency` measured for the run, else the wall time of the evaluation."""
+"""The latency section: the measurement of `bench-latency` in the run, and the wall time of the evaluation."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from di4c_cli.evaluation.result import Results
-from di4c_cli.report.parts import table
+from di4c_cli.evaluation.results import Results
+from di4c_cli.report.sections import html_table
 from di4c_cli.report.table import number
 
-FILE = "latency.json"
-RATIOS = {
+LATENCY_FILE = "latency.json"
+LATENCY_RATIOS = {
     "overhead": "student / teacher",
     "over_body": "teacher's sampler / body only",
     "textbook_over_ours": "textbook 32-bit sampler / ours",
@@ -23,15 +23,15 @@ RATIOS = {
 def latency(results: Results, run: Path | None) -> str:
     """Time per sample here, and `bench-latency`'s measurement if the run has one."""
     rows = [
-        [cell.row, cell.column, number(1000 * cell.seconds / cell.n), f"{cell.n}"]
+        [cell.row, cell.column, number(1000 * cell.seconds / cell.n / cell.repeats), f"{cell.n}"]
         for cell in results.cells
         if cell.n and cell.seconds
     ]
-    bench = None if run is None else read_bench(run / FILE)
+    bench = None if run is None else read_bench(run / LATENCY_FILE)
     measured = "" if bench is None else bench_tables(bench)
     where = f"on {escape(results.device)} with {results.threads} threads"
     hint = "" if measured else "; <code>di4c bench-latency</code> measures it properly"
-    wall = table(["model", "sampling", "ms a sample", "samples"], rows)
+    wall = html_table(["model", "sampling", "ms per sample", "samples"], rows)
     wall += f'<p class="soft">Wall time of this evaluation, scoring included, {where}{hint}.</p>'
     if measured:
         wall = f"<details><summary>Wall time of this evaluation</summary>{wall}</details>"
@@ -39,9 +39,9 @@ def latency(results: Results, run: Path | None) -> str:
 
 
 def read_bench(path: Path) -> dict[str, Any] | None:
-    """The JSON object of `bench-latency`: the file's last line, tables before it do not matter.
+    """The JSON object of `bench-latency`: the file's last line, tables before it are skipped.
 
-    A page must not fail because of a file beside the results, so anything else is None.
+    None for anything else: a file beside the results must not stop the page.
     """
     try:
         text = path.read_text(encoding="utf-8").strip()
@@ -58,10 +58,11 @@ def read_bench(path: Path) -> dict[str, Any] | None:
 
 
 def bench_tables(bench: dict[str, Any]) -> str:
-    """Every side's figures, the ratios with their intervals and the machine; empty if it is not our file."""
+    """Every side's figures, the ratios with their intervals and the machine; empty for another file's content."""
     try:
-        rows = [_side(result, name, side) for result in bench["results"] for name, side in _sides(result)]
-        ratios = [_ratio(result, key) for result in bench["results"] for key in RATIOS if key in result]
+        found = bench["results"]
+        rows = [_side(result, name, side) for result in found for name, side in result["sides"].items()]
+        ratios = [_ratio(result, key) for result in found for key in LATENCY_RATIOS if key in result]
         machine = (
             f"{bench['processor']}, {bench['device']}, {bench['threads']} threads, torch {bench['torch']}"
         )
@@ -69,31 +70,27 @@ def bench_tables(bench: dict[str, Any]) -> str:
         return ""
     if not rows:
         return ""
-    header = ["experiment", "steps", "batch", "side", "seconds a batch", "p50", "p95", "samples/s", "peak MB"]
     lines = "".join(f"<li>{escape(line)}</li>" for line in ratios)
-    return f'{table(header, rows)}<ul>{lines}</ul><p class="soft">Measured on {escape(machine)}.</p>'
+    table = html_table(list(rows[0]), [list(row.values()) for row in rows])
+    return f'{table}<ul>{lines}</ul><p class="soft">Measured on {escape(machine)}.</p>'
 
 
-def _sides(result: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    return list(result["sides"].items())
-
-
-def _side(result: dict[str, Any], name: str, side: dict[str, Any]) -> list[str]:
+def _side(result: dict[str, Any], name: str, side: dict[str, Any]) -> dict[str, str]:
     memory = side.get("peak_mb")
-    return [
-        str(result["experiment"]),
-        str(result["settings"]["steps"]),
-        str(result["batch"]),
-        name,
-        f"{side['mean']:.4f} ± {side['std']:.4f}",
-        f"{side['p50']:.4f}",
-        f"{side['p95']:.4f}",
-        number(float(side["samples_per_second"])),
-        "–" if memory is None else f"{memory:.0f}",
-    ]
+    return {
+        "experiment": str(result["experiment"]),
+        "steps": str(result["settings"]["steps"]),
+        "batch": str(result["batch"]),
+        "side": name,
+        "seconds per batch": f"{side['mean']:.4f} ± {side['std']:.4f}",
+        "p50": f"{side['p50']:.4f}",
+        "p95": f"{side['p95']:.4f}",
+        "samples/s": number(float(side["samples_per_second"])),
+        "peak MB": "–" if memory is None else f"{memory:.0f}",
+    }
 
 
 def _ratio(result: dict[str, Any], key: str) -> str:
     ratio = result[key]
     interval = f"{ratio['low']:.3f} to {ratio['high']:.3f}"
-    return f"{result['experiment']}: {RATIOS[key]} {ratio['ratio']:.3f} (95 %: {interval})"
+    return f"{result['experiment']}: {LATENCY_RATIOS[key]} {ratio['ratio']:.3f} (95 %: {interval})"

@@ -1,31 +1,33 @@
-"""One self-contained HTML page: no network, no script, the result file inside."""
+"""One self-contained HTML page without network access or scripts, the files beside it, and where they are."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
 from di4c_cli import files
-from di4c_cli.evaluation.result import Results
+from di4c_cli.errors import UserError
+from di4c_cli.evaluation.results import Results, load
 from di4c_cli.report import sections
+from di4c_cli.report.charts import as_png, steps_chart, tradeoff_chart
 from di4c_cli.report.latency import latency
-from di4c_cli.report.summary import sentences
-from di4c_cli.report.table import NAMES
+from di4c_cli.report.summary import is_frontier, sentences
+from di4c_cli.report.table import METRIC_NAMES
 
 
 def page(results: Results, folder: Path, run: Path | None = None) -> str:
     """The page of an evaluation in `folder`; `run` adds recipe and training curves."""
     title = escape(results.title)
-    main = results.metrics[0] if results.metrics else ""
-    headline = "".join(
-        f'<p class="headline">{escape(line)}</p>' for line in (sentences(results, main) if main else [])
-    )
+    headline = "".join(f'<p class="headline">{escape(line)}</p>' for line in sentences(results))
     notes = "".join(f"<li>{escape(note)}</li>" for note in _notes(results))
     style = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
+    repeats = results.cells[0].repeats if results.cells else 1
+    repeated = f", {repeats} repeats" if repeats > 1 else ""
     count, seed = (results.cells[0].n, results.cells[0].seed) if results.cells else (0, 0)
     parts = [
         f"<h1>{title}</h1>",
-        f'<p class="soft">Protocol {escape(results.protocol)}; {count} samples a cell, seed {seed}; '
+        f'<p class="soft">Protocol {escape(results.protocol)}; {count} samples per cell, seed {seed}{repeated}; '
         f"{escape(', '.join(i.name for i in results.instruments))}; {escape(results.created[:10])}</p>",
         headline,
         sections.quality(results),
@@ -48,12 +50,12 @@ def page(results: Results, folder: Path, run: Path | None = None) -> str:
 
 
 def _notes(results: Results) -> list[str]:
-    """The result's notes, then what single figures say about themselves, each once."""
+    """The result's notes, then the notes of single figures about bias, each once."""
     where: dict[str, list[str]] = {}
     for cell in results.cells:
         for metric, figure in cell.figures.items():
             if "bias" in figure.note:
-                where.setdefault(f"{NAMES.get(metric, metric)} is {figure.note}", []).append(cell.row)
+                where.setdefault(f"{METRIC_NAMES.get(metric, metric)} is {figure.note}", []).append(cell.row)
     return [*results.notes, *(f"{note} ({len(rows)} cells)." for note, rows in where.items())]
 
 
@@ -62,3 +64,53 @@ def write_page(results: Results, folder: Path, run: Path | None = None, path: Pa
     target = path or folder / "report.html"
     files.write_text(target, page(results, folder, run))
     return target
+
+
+def write_all(results: Results, out: Path, run: Path | None = None) -> list[Path]:
+    """Write results.json, the plot and the page, and return their paths."""
+    paths, main = [out / "results.json"], results.main_figure
+    results.save(paths[0])
+    if main and any(cell.steps is not None for cell in results.cells):
+        paths.append(out / "quality.png")
+        chart = tradeoff_chart(results, main) if is_frontier(results) else steps_chart(results, main)
+        heading = f"{results.title}, n = {max(cell.n for cell in results.cells)}"
+        files.write_bytes(paths[-1], as_png(chart, heading))
+    return [*paths, write_page(results, out, run)]
+
+
+@dataclass(frozen=True)
+class ReportSource:
+    """Results, the folder with their pictures, and their run (None: no run)."""
+
+    results: Results
+    folder: Path
+    run: Path | None
+
+
+def locate(path: Path | None) -> ReportSource:
+    """The results of a run, an evaluation folder or a results.json; without a path the newest in this folder."""
+    if path is None:
+        found = [
+            *Path("runs").glob("*/evaluation/results.json"),
+            *Path("evaluations").glob("**/results.json"),
+        ]
+        if not found:
+            raise UserError("There is no evaluation here yet.", "Run `di4c eval` first.")
+        path = max(found, key=lambda file: file.stat().st_mtime)
+    if not path.exists():
+        raise UserError(f"There is no {path}.", "Name a run or an evaluation.")
+    file = path if path.is_file() else _file_in(path)
+    folder = file.parent
+    return ReportSource(load(file), folder, run_of(folder))
+
+
+def _file_in(folder: Path) -> Path:
+    for candidate in (folder / "results.json", folder / "evaluation" / "results.json"):
+        if candidate.is_file():
+            return candidate
+    raise UserError(f"{folder} has no evaluation.", f"Run `di4c eval --student {folder}` first.")
+
+
+def run_of(folder: Path) -> Path | None:
+    """The run that contains an evaluation folder, if any."""
+    return next((place for place in (folder, folder.parent) if (place / "recipe.yaml").is_file()), None)

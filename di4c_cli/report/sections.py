@@ -1,4 +1,4 @@
-"""Sections of the page: each takes results or a run folder and gives HTML, empty when it has nothing."""
+"""Sections of the page: HTML from results or a run folder, empty when there is nothing to show."""
 
 from __future__ import annotations
 
@@ -9,85 +9,86 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from di4c_cli.evaluation.result import Cell, Results
-from di4c_cli.report.lines import lines
-from di4c_cli.report.parts import folded, table
-from di4c_cli.report.plot import OTHER
+from di4c_cli.evaluation.results import Cell, Results
+from di4c_cli.report.charts import (
+    LARGE,
+    PAGE_COLOURS,
+    SMALL,
+    Chart,
+    as_svg,
+    row_colour,
+    steps_chart,
+    tradeoff_charts,
+    training_chart,
+)
 from di4c_cli.report.summary import is_frontier
-from di4c_cli.report.svg import LARGE, SMALL, Series, line_chart
-from di4c_cli.report.table import NAMES, metric_title, overview
+from di4c_cli.report.table import overview, steps_saved_rows
 
-COLOUR = {"teacher": 0, "student": 1}
+CURVES = ("loss", "distil", "consis", "corr", "marginal", "reconstruction", "kl", "prior_loss")
+"""Metrics of a training record that are drawn, whichever method wrote them."""
+OLD_CURVES = {"reconstruction": "explained", "prior_loss": "law"}
+"""Their names in records of di4c 0.1."""
+CURVE_POINTS = 300
 
 
-def colour(results: Results, row: str) -> int:
-    """Teacher and student have theirs; other rows follow in order."""
-    others = [name for name in dict.fromkeys(cell.row for cell in results.cells) if name not in COLOUR]
-    return COLOUR[row] if row in COLOUR else 2 + others.index(row) % 4
+def html_table(header: list[str], rows: list[list[str]], wide: bool = False) -> str:
+    """A table that scrolls sideways on a narrow screen."""
+    mark = ' class="wide"' if wide else ""
+    head = "".join(f"<th{mark}>{escape(text)}</th>" for text in header)
+    body = "".join(
+        "<tr>" + "".join(f"<td{mark}>{escape(text)}</td>" for text in row) + "</tr>" for row in rows
+    )
+    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 def legend(results: Results) -> str:
-    """Which colour is whose."""
-    rows = dict.fromkeys(cell.row for cell in results.cells)
-    keys = "".join(f'<span class="key c{colour(results, row)}"></span>{escape(row)}' for row in rows)
-    return f'<p class="soft">{keys} <span>&nbsp; bars: 95 % intervals</span></p>'
+    """The colour of each row."""
+    keys = []
+    for row in dict.fromkeys(cell.row for cell in results.cells):
+        colour = PAGE_COLOURS[row_colour(results, row)]
+        keys.append(f'<span class="key" style="background: {colour}"></span>{escape(row)}')
+    return f'<p class="soft">{"".join(keys)} <span>&nbsp; bars: 95 % intervals</span></p>'
 
 
 def quality(results: Results) -> str:
-    """Charts of every metric against steps, and the table."""
-    if is_frontier(results):
-        charts = _tradeoffs(results, results.metrics[0])
+    """Charts of every metric against steps, the table of all figures, and the steps saved."""
+    frontier = is_frontier(results)
+    if frontier:
+        charts = tradeoff_charts(results, results.main_figure)
     else:
-        charts = "".join(_chart(results, metric) for metric in results.metrics)
+        charts = [steps_chart(results, metric) for metric in results.metrics]
     header, rows = overview(results)
-    figures = f"<h3>Figures</h3>{table(header, rows)}"
-    title = "Trade-off" if is_frontier(results) else "Quality against steps"
-    return f'<h2>{title}</h2>{legend(results)}<div class="charts">{charts}</div>{figures}'
+    title = "Trade-off" if frontier else "Quality against steps"
+    figures = f"<h3>Figures</h3>{html_table(header, rows)}"
+    return f"<h2>{title}</h2>{legend(results)}{chart_grid(charts)}{figures}{steps_saved(results)}"
 
 
-def _chart(results: Results, metric: str) -> str:
-    series = []
-    for line in lines(results, metric):
-        shade = colour(results, line.row)
-        points = [(float(c.steps or 0), c.figures[metric].value) for c in line.cells]
-        series.append(Series(line.name, shade, points, [_ends(c, metric) for c in line.cells]))
-        published = [(float(c.steps or 0), c.paper[metric]) for c in line.cells if metric in c.paper]
-        series.append(Series(f"{line.name} (paper)", shade, published, style="paper", dots=False))
-    title = metric_title(results, metric)
-    size = LARGE if metric == results.metrics[0] else SMALL
-    svg = line_chart(
-        series, "sampling steps", f"{title} against steps", from_zero=metric == "frechet", size=size
-    )
-    return f"<figure><figcaption>{escape(title)}</figcaption>{svg}</figure>" if svg else ""
-
-
-def _tradeoffs(results: Results, metric: str) -> str:
-    """One chart a step count: the figure against entropy (or IS) along temperatures or guidance weights."""
-    other = OTHER.get(metric, "entropy")
+def chart_grid(charts: list[Chart]) -> str:
+    """Charts beside each other, the first one large."""
     out: list[str] = []
-    for steps in sorted({cell.steps for cell in results.cells if cell.steps is not None}):
-        series = []
-        for row in dict.fromkeys(cell.row for cell in results.cells):
-            cells = [
-                c
-                for c in results.cells
-                if (c.row, c.steps) == (row, steps) and {metric, other} <= c.figures.keys()
-            ]
-            points = [(c.figures[other].value, c.figures[metric].value) for c in cells]
-            series.append(Series(row, colour(results, row), points, [_ends(c, metric) for c in cells]))
-        title = f"{metric_title(results, metric)} against {NAMES.get(other, other)}, {steps} steps"
-        svg = line_chart(series, NAMES.get(other, other), title, log_x=False, size=SMALL if out else LARGE)
-        out.append(f"<figure><figcaption>{escape(title)}</figcaption>{svg}</figure>" if svg else "")
-    return "".join(out)
+    for chart in charts:
+        svg = as_svg(chart, SMALL if out else LARGE)
+        if svg:
+            caption = chart.title.removesuffix(" against steps").removesuffix(" in training")
+            out.append(f"<figure><figcaption>{escape(caption)}</figcaption>{svg}</figure>")
+    return f'<div class="charts">{"".join(out)}</div>'
 
 
-def _ends(cell: Cell, metric: str) -> tuple[float, float] | None:
-    figure = cell.figures[metric]
-    return None if figure.low is None or figure.high is None else (figure.low, figure.high)
+def steps_saved(results: Results) -> str:
+    """The summary of a repeated evaluation."""
+    rows = steps_saved_rows(results)
+    if not rows:
+        return ""
+    note = (
+        f"Geometric means over {results.cells[0].repeats} repeats with 95 % intervals. Steps saved: the steps at "
+        "which the teacher is as good as the student, divided by the student's."
+    )
+    table = html_table(list(rows[0]), [list(row.values()) for row in rows])
+    return f'<h3>Steps saved at equal quality</h3>{table}<p class="soft">{note}</p>'
 
 
 def samples(results: Results, folder: Path) -> str:
-    """The first samples of every row at equal steps, same seed, side by side."""
+    """The first samples of every row at equal steps and with the same seed, side by side."""
     blocks = []
     for column in dict.fromkeys(cell.column for cell in results.cells):
         cells = [cell for cell in results.cells if cell.column == column and (cell.samples or cell.picture)]
@@ -98,7 +99,7 @@ def samples(results: Results, folder: Path) -> str:
             blocks.append(f'<h3>{escape(column)}</h3><div class="pair">{shown}</div>')
     if not blocks:
         return ""
-    intro = '<p class="soft">The first samples, not chosen; same seed in every column.</p>'
+    intro = '<p class="soft">The first samples, without selection; same seed in every column.</p>'
     return f"<h2>Samples</h2>{intro}{''.join(blocks)}"
 
 
@@ -106,7 +107,7 @@ def _pictures(cells: list[Cell], folder: Path) -> str:
     out = []
     for cell in cells:
         path = folder / cell.picture
-        # the name comes from a file; it may not lead out of the folder
+        # the name comes from a file and must not lead out of the folder
         if path.is_file() and path.resolve().is_relative_to(folder.resolve()):
             data = base64.b64encode(path.read_bytes()).decode()
             name = escape(f"{cell.row}, {cell.column}")
@@ -140,29 +141,19 @@ def highlight(base: str, text: str) -> str:
 
 
 def curves(run: Path | None) -> str:
-    """Training curves from metrics.jsonl, thinned to a few hundred points."""
+    """Training curves from metrics.jsonl, averaged to a few hundred points."""
     rows = _rows(run / "metrics.jsonl") if run is not None else []
-    names = [
-        key
-        for key in ("loss", "distil", "consis", "corr", "marginal", "reconstruction", "kl", "prior_loss")
-        if any(key in row for row in rows)
-    ]
-    charts: list[str] = []
-    for name in names:
-        points = [
-            (float(i + 1), row[name]) for i, row in enumerate(rows) if isinstance(row.get(name), (int, float))
-        ]
-        if len(points) < 2:
-            continue
-        series = [Series(name, 1, _thin(points), dots=False)]
-        size = SMALL if charts else LARGE
-        svg = line_chart(series, "iteration", f"{name} in training", log_x=False, size=size)
-        charts.append(f"<figure><figcaption>{escape(name)}</figcaption>{svg}</figure>")
-    return f'<h2>Training</h2><div class="charts">{"".join(charts)}</div>' if charts else ""
+    charts = []
+    for name in CURVES:
+        values = [row.get(name, row.get(OLD_CURVES.get(name, name))) for row in rows]
+        points = [(float(i), value) for i, value in enumerate(values, 1) if isinstance(value, (int, float))]
+        if len(points) > 1:
+            charts.append(training_chart(name, _thin(points)))
+    return f"<h2>Training</h2>{chart_grid(charts)}" if charts else ""
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
-    """The lines of a training record that are whole; training's own reader would bring torch along."""
+    """The complete lines of a training record; training's own reader imports torch."""
     out = []
     for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
         try:
@@ -174,8 +165,8 @@ def _rows(path: Path) -> list[dict[str, Any]]:
     return out
 
 
-def _thin(points: list[tuple[float, float]], limit: int = 300) -> list[tuple[float, float]]:
-    """Means over equal groups, so that the curve is smooth and the page small."""
+def _thin(points: list[tuple[float, float]], limit: int = CURVE_POINTS) -> list[tuple[float, float]]:
+    """Means over equal groups, which keep the curve smooth and the page small."""
     size = max(1, -(-len(points) // limit))
     groups = [points[i : i + size] for i in range(0, len(points), size)]
     return [(group[-1][0], sum(y for _, y in group) / len(group)) for group in groups]
@@ -186,7 +177,8 @@ def recipe(run: Path | None) -> str:
     path = None if run is None else run / "recipe.yaml"
     if path is None or not path.is_file():
         return ""
-    return f"<h2>Recipe</h2>{folded('recipe.yaml', path.read_text(encoding='utf-8'))}"
+    text = escape(path.read_text(encoding="utf-8"))
+    return f"<h2>Recipe</h2><details><summary>recipe.yaml</summary><pre>{text}</pre></details>"
 
 
 def provenance(results: Results) -> str:
@@ -199,25 +191,18 @@ def provenance(results: Results) -> str:
         [i.name, i.kind, i.digest, i.reference, str(i.reference_n or "–"), i.reference_digest or "–"]
         for i in results.instruments
     ]
-    settings = [
-        [
-            c.row,
-            c.column,
-            str(c.n),
-            str(c.seed),
-            c.labels,
-            ", ".join(f"{k} {v}" for k, v in c.settings.items()),
-        ]
-        for c in results.cells
-    ]
+    settings = []
+    for cell in results.cells:
+        named = ", ".join(f"{key} {value}" for key, value in cell.settings.items())
+        settings.append([cell.row, cell.column, str(cell.n), str(cell.seed), cell.labels, named])
     versions = ", ".join(f"{name} {version}" for name, version in results.packages.items())
     typed = f"<p><code>{escape(results.command)}</code></p>" if results.command else ""
     return (
         "<h2>How these figures were obtained</h2>"
-        + table(["row", "model", "from", "revision", "hash", "weights", "teacher"], models, wide=True)
-        + table(["measured by", "kind", "hash", "reference", "size", "hash"], judges, wide=True)
+        + html_table(["row", "model", "from", "revision", "hash", "weights", "teacher"], models, wide=True)
+        + html_table(["measured by", "kind", "hash", "reference", "size", "hash"], judges, wide=True)
         + "<details><summary>Sampling settings of every cell</summary>"
-        + table(["model", "sampling", "n", "seed", "labels", "settings"], settings, wide=True)
+        + html_table(["model", "sampling", "n", "seed", "labels", "settings"], settings, wide=True)
         + f'</details><p class="soft">{escape(versions)}; {escape(results.device)}, '
         f"{results.threads} threads; {escape(results.created)}; {results.seconds:.0f} s; protocol "
         f"{escape(results.protocol)}.</p>" + typed

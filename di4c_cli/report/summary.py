@@ -1,16 +1,20 @@
-"""What the figures say in a sentence: student against teacher by steps, or at equal entropy."""
+"""Sentences about the figures: student against teacher by steps, at equal entropy, or at the best weight."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from itertools import pairwise
 
-from di4c_cli.evaluation.frontier import equal_entropy
-from di4c_cli.evaluation.result import Cell, Results
-from di4c_cli.report.table import NAMES, number
+from di4c_cli.evaluation.results import Cell, Results
+from di4c_cli.report.table import METRIC_NAMES, number
 
 
-def sentences(results: Results, metric: str) -> list[str]:
+def sentences(results: Results) -> list[str]:
     """Ratios of student to teacher; along temperatures at equal entropy, along guidance weights the best."""
+    metric = results.main_figure
+    if not metric:
+        return []
     if not is_frontier(results):
         return speed_up(results, metric)
     if any("entropy" in cell.figures for cell in results.cells):
@@ -19,7 +23,7 @@ def sentences(results: Results, metric: str) -> list[str]:
 
 
 def is_frontier(results: Results) -> bool:
-    """Do models have several cells at one step count that differ in temperature or guidance?"""
+    """Whether models have several cells at one step count that differ in temperature or guidance."""
     plain = {(cell.row, cell.steps) for cell in results.cells}
     tuned = {
         (cell.row, cell.steps, cell.settings.get("temperature"), cell.settings.get("guidance"))
@@ -32,19 +36,19 @@ def _values(results: Results, row: str, metric: str) -> dict[int, float]:
     return {
         cell.steps: cell.figures[metric].value
         for cell in results.cells
-        if cell.row == row and cell.steps is not None and metric in cell.figures and not _helped(cell)
+        if cell.row == row and cell.steps is not None and metric in cell.figures and not _has_corrector(cell)
     }
 
 
-def _helped(cell: Cell) -> bool:
+def _has_corrector(cell: Cell) -> bool:
     """Corrector steps are evaluations too, so such a cell is not one of `cell.steps` evaluations."""
     return bool(cell.settings.get("corrector"))
 
 
 def speed_up(results: Results, metric: str) -> list[str]:
-    """Student at k steps against teacher at k and at 2k, as ratios; nothing if a side is missing."""
+    """Student at k steps against teacher at k and at 2k, as ratios; empty if either is missing."""
     teacher, student = _values(results, "teacher", metric), _values(results, "student", metric)
-    name = NAMES.get(metric, metric)
+    name = METRIC_NAMES.get(metric, metric)
     out = []
     for factor in (1, 2):
         ratios = {
@@ -60,8 +64,8 @@ def speed_up(results: Results, metric: str) -> list[str]:
 
 
 def best_of_each(results: Results, metric: str) -> list[str]:
-    """One line a model and step count: its best figure along the guidance weights."""
-    name = NAMES.get(metric, metric)
+    """One line per model and step count: its best figure along the guidance weights."""
+    name = METRIC_NAMES.get(metric, metric)
     groups: dict[tuple[str, int | None], list[Cell]] = {}
     for cell in results.cells:
         if metric in cell.figures:
@@ -75,9 +79,9 @@ def best_of_each(results: Results, metric: str) -> list[str]:
 
 
 def at_equal_entropy(results: Results, metric: str) -> list[str]:
-    """One line a step count: the student's mean figure and the teacher's where their entropies agree."""
+    """One line per step count: the student's mean figure and the teacher's where their entropies agree."""
     found = equal_entropy(results, metric)
-    name = NAMES.get(metric, metric)
+    name = METRIC_NAMES.get(metric, metric)
     out = []
     for steps in sorted({point.steps for point in found}):
         points = [point for point in found if point.steps == steps]
@@ -88,3 +92,48 @@ def at_equal_entropy(results: Results, metric: str) -> list[str]:
         sides = f"student {number(mine)}, teacher {number(other)}"
         out.append(f"{name} at equal entropy ({where} nats), {steps} steps: {sides}.")
     return out or [f"The models' entropies do not overlap, so their {name} cannot be compared."]
+
+
+@dataclass(frozen=True)
+class EqualEntropyPoint:
+    """A student's figure, and the teacher's at the same entropy on its curve over temperatures."""
+
+    steps: int
+    entropy: float
+    value: float
+    other: float
+
+
+def entropy_curve(results: Results, row: str, steps: int, metric: str) -> list[tuple[float, float]]:
+    """(entropy, figure) of a model at one step count over its temperatures, by entropy."""
+    points = [
+        (cell.figures["entropy"].value, cell.figures[metric].value)
+        for cell in results.cells
+        if cell.row == row and cell.steps == steps and {"entropy", metric} <= cell.figures.keys()
+    ]
+    return sorted(points)
+
+
+def interpolate(points: list[tuple[float, float]], at: float) -> float | None:
+    """Linear between neighbours; None outside the curve."""
+    for (left, low), (right, high) in pairwise(points):
+        if left <= at <= right:
+            return low if right == left else low + (high - low) * (at - left) / (right - left)
+    return None
+
+
+def equal_entropy(results: Results, metric: str) -> list[EqualEntropyPoint]:
+    """The student's points that lie within the teacher's curve of the same step count.
+
+    A lower perplexity at a lower entropy is no progress, so models are compared at equal entropy.
+    """
+    out = []
+    for steps in sorted({cell.steps for cell in results.cells if cell.steps is not None}):
+        other = entropy_curve(results, "teacher", steps, metric)
+        if len(other) < 2:
+            continue
+        for entropy, value in entropy_curve(results, "student", steps, metric):
+            there = interpolate(other, entropy)
+            if there is not None:
+                out.append(EqualEntropyPoint(steps, entropy, value, there))
+    return out

@@ -1,13 +1,13 @@
-"""Results as tables in the paper's shape: models down, ways of sampling across, its figures beside ours."""
+"""Results as tables in the paper's shape: models down, ways of sampling across, the paper's figures in brackets."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from di4c_cli.evaluation.plan import CellPlan, Plan
-from di4c_cli.evaluation.result import Cell, Figure, Results
+from di4c_cli.evaluation.protocol import CellSpec, EvaluationProtocol
+from di4c_cli.evaluation.results import Cell, Figure, Results
 
-NAMES = {
+METRIC_NAMES = {
     "frechet": "Fréchet distance",
     "kid": "KID",
     "is": "inception score",
@@ -21,14 +21,15 @@ NAMES = {
     "perplexity_strict": "generative perplexity (strict)",
     "self_bleu": "Self-BLEU",
     "mauve": "MAUVE",
+    "nearer_to_training": "nearer to training items",
     "tv": "total variation",
     "kl": "KL(data ‖ model)",
 }
 ARROWS = {"lower": "↓", "higher": "↑", "neither": ""}
 
 
-class Printed(NamedTuple):
-    """A table ready to print: what its figures are, its header and its rows."""
+class PrintedTable(NamedTuple):
+    """A table ready to print: a title that names its figures, its header and its rows."""
 
     title: str
     header: list[str]
@@ -36,12 +37,12 @@ class Printed(NamedTuple):
 
 
 def metric_title(results: Results, metric: str) -> str:
-    """Name, unit and which way is better, as far as something was measured."""
+    """Name, unit and an arrow to the better side; only the name if nothing was measured."""
     figure = next((cell.figures[metric] for cell in results.cells if metric in cell.figures), None)
     if figure is None:
-        return NAMES.get(metric, metric)
+        return METRIC_NAMES.get(metric, metric)
     unit = f" ({figure.unit})" if figure.unit else ""
-    return f"{NAMES.get(metric, metric)}{unit} {ARROWS[figure.better]}".strip()
+    return f"{METRIC_NAMES.get(metric, metric)}{unit} {ARROWS[figure.better]}".strip()
 
 
 def number(value: float) -> str:
@@ -51,8 +52,7 @@ def number(value: float) -> str:
     if abs(value) >= 1000:
         return f"{value:.0f}"
     if abs(value) >= 0.001:
-        digits = f"{value:.4g}"
-        return digits
+        return f"{value:.4g}"
     return f"{value:.2e}"
 
 
@@ -65,33 +65,33 @@ def figure_text(figure: Figure) -> str:
 
 
 def cell_text(cell: Cell | None, metric: str, paper: float | None = None) -> str:
-    """Ours, and in brackets the paper's."""
+    """Our figure, and the paper's in brackets."""
     ours = figure_text(cell.figures[metric]) if cell is not None and metric in cell.figures else "–"
     return ours if paper is None else f"{ours} [{paper:.6g}]"
 
 
-def plan_tables(results: Results, plan: Plan) -> list[Printed]:
-    """A protocol's results in the shape of the paper's table, with its figures where we ran nothing too."""
-    cells = [cell for cell in plan.cells if cell.paper or results.cell(cell.row, cell.column)]
+def protocol_tables(results: Results, protocol: EvaluationProtocol) -> list[PrintedTable]:
+    """A protocol's results in the shape of the paper's table; cells without a model show the paper's figures."""
+    cells = [cell for cell in protocol.cells if cell.paper or results.cell(cell.row, cell.column)]
     published = {metric for cell in cells for metric in cell.paper}
-    metrics = [name for name in plan.metrics if name in results.metrics or name in published]
-    if results.metrics and plan.metrics[0] not in metrics and results.metrics[0] not in metrics:
-        metrics.insert(0, results.metrics[0])  # an embedded world has its own instrument
-    if plan.shape == "lines":
+    metrics = [name for name in protocol.metrics if name in results.metrics or name in published]
+    if results.metrics and protocol.metrics[0] not in metrics and results.metrics[0] not in metrics:
+        metrics.insert(0, results.metrics[0])  # a toy task has its own scorer
+    if protocol.shape == "lines":
         return [_lines(results, cells, metrics)]
-    groups = [metrics] if plan.shape == "together" else [[metric] for metric in metrics]
+    groups = [metrics] if protocol.shape == "together" else [[metric] for metric in metrics]
     return [_grid(results, cells, group) for group in groups]
 
 
-def _lines(results: Results, cells: list[CellPlan], metrics: list[str]) -> Printed:
+def _lines(results: Results, cells: list[CellSpec], metrics: list[str]) -> PrintedTable:
     header = ["model", "sampling", *(metric_title(results, metric) for metric in metrics)]
     body = [
         [cell.row, cell.column, *(_several(results, cell, [metric]) for metric in metrics)] for cell in cells
     ]
-    return Printed("", header, body)
+    return PrintedTable("", header, body)
 
 
-def _grid(results: Results, cells: list[CellPlan], metrics: list[str]) -> Printed:
+def _grid(results: Results, cells: list[CellSpec], metrics: list[str]) -> PrintedTable:
     """Models down, ways of sampling across, all of `metrics` in each cell."""
     at = {cell.place or (cell.row, cell.column): cell for cell in cells}
     across = list(dict.fromkeys(heading for _, heading in at))
@@ -100,19 +100,19 @@ def _grid(results: Results, cells: list[CellPlan], metrics: list[str]) -> Printe
     for line in dict.fromkeys(line for line, _ in at):
         row = [at.get((line, heading)) for heading in across]
         body.append([line, *("–" if cell is None else _several(results, cell, metrics) for cell in row)])
-    return Printed(" / ".join(metric_title(results, metric) for metric in metrics), ["", *across], body)
+    return PrintedTable(" / ".join(metric_title(results, metric) for metric in metrics), ["", *across], body)
 
 
-def _several(results: Results, plan: CellPlan, metrics: list[str]) -> str:
+def _several(results: Results, spec: CellSpec, metrics: list[str]) -> str:
     """`ours / ours [paper's / paper's]`."""
-    cell = results.cell(plan.row, plan.column)
+    cell = results.cell(spec.row, spec.column)
     ours = " / ".join(cell_text(cell, metric) for metric in metrics)
-    theirs = [f"{plan.paper[metric]:.6g}" if metric in plan.paper else "–" for metric in metrics]
-    return f"{ours} [{' / '.join(theirs)}]" if any(metric in plan.paper for metric in metrics) else ours
+    theirs = [f"{spec.paper[metric]:.6g}" if metric in spec.paper else "–" for metric in metrics]
+    return f"{ours} [{' / '.join(theirs)}]" if any(metric in spec.paper for metric in metrics) else ours
 
 
 def overview(results: Results) -> tuple[list[str], list[list[str]]]:
-    """All figures of all cells: one line a cell, one column a metric."""
+    """All figures of all cells: one line per cell, one column per metric."""
     metrics = results.metrics
     header = ["model", "sampling", *(metric_title(results, metric) for metric in metrics)]
     body = [
@@ -120,3 +120,35 @@ def overview(results: Results) -> tuple[list[str], list[list[str]]]:
         for cell in results.cells
     ]
     return header, body
+
+
+def interval_text(figure: Figure | None, digits: int = 3) -> str:
+    """`2.31 [2.05, 2.60]`."""
+    if figure is None:
+        return "–"
+    text = f"{figure.value:.{digits}g}"
+    if figure.low is None or figure.high is None:
+        return text
+    return f"{text} [{figure.low:.{digits}g}, {figure.high:.{digits}g}]"
+
+
+def steps_saved_rows(results: Results) -> list[dict[str, str]]:
+    """One row for each step count of the student; quality is the geometric mean over the repeats."""
+    rows = []
+    for entry in results.steps_saved:
+        bound, memory = "≥ " if entry.at_least else "", interval_text(entry.nearer_to_training)
+        if entry.teacher_nearer_to_training is not None:
+            memory += f"; {entry.teacher_nearer_to_training.value:.3g}"
+        row = {
+            "task": results.task or results.title,
+            "n": str(results.cells[0].n),
+            "steps": str(entry.steps),
+            "quality": interval_text(entry.quality, 4),
+            "teacher at the same steps": interval_text(entry.teacher_quality, 4),
+            "steps saved": f"{bound}{interval_text(entry.steps_saved)}x",
+            "diversity / teacher's": interval_text(entry.diversity),
+            "/ teacher's best": interval_text(entry.diversity_best),
+            "nearer to training; teacher": memory,
+        }
+        rows.append(row)
+    return rows

@@ -1,4 +1,4 @@
-"""Confidence-based steps of MaskGIT (section mg-sampling): draw everywhere, keep the surest."""
+"""Confidence-based steps of MaskGIT (section mg-sampling): draw every position, keep the most confident."""
 
 from __future__ import annotations
 
@@ -6,7 +6,32 @@ import torch
 from torch import Tensor
 
 from di4c_cli.denoiser import Prediction
-from di4c_cli.sampler.rows import Draws
+from di4c_cli.draw import finest
+from di4c_cli.noise import Noise
+from di4c_cli.process import Masked
+from di4c_cli.sampler.draws import HeadChunks, RowNoise
+from di4c_cli.sampler.predictor import Predictor
+from di4c_cli.sampler.steps import noise_of
+
+GUMBEL_SCALE_AT_START = 4.5
+"""Gumbel scale of the confidence sampler at t = 1 (section mg-sampling)."""
+
+
+def maskgit_step(predictor: Predictor, x_t: Tensor, t: Tensor, count: Tensor, noise: Noise) -> Tensor:
+    """x_t `(B, D)` -> x_s at times t `(B,)`; sample i reveals `count[i]` positions with a fresh λ."""
+    active = (count > 0).nonzero().squeeze(1)
+    if len(active) == 0:
+        return x_t
+    length = x_t.shape[1]
+    prediction = predictor(x_t, t, noise, active, predictor.process.unknown(x_t[active]))
+    value = noise.uniform("value", length)[active]
+    gumbel = noise.gumbel("order", length)[active]
+    scale = gumbel_scale(t, predictor.plan.steps)[active]
+    published = RowNoise(noise_of(noise, active.tolist()), length)
+    chunks = HeadChunks.of(predictor, published if predictor.plan.dtype == "float32" else None)
+    x_s = x_t.clone()
+    x_s[active] = confidence_step(prediction, x_t[active], count[active], scale, value, gumbel, chunks)
+    return x_s
 
 
 def confidence_step(
@@ -16,20 +41,19 @@ def confidence_step(
     scale: Tensor,
     value: Tensor,
     gumbel: Tensor,
-    draws: Draws | None = None,
+    chunks: HeadChunks | None = None,
 ) -> Tensor:
-    """x_t `(B, D)` -> x_s `(B, *many, D)`: each sample reveals its `count` (B,) surest masked positions.
+    """x_t `(B, D)` -> x_s `(B, *many, D)`: each sample reveals its `count` (B,) most confident masked positions.
 
-    conf(d) = log p(x̃0^d | xt) + c_gb ε^d with c_gb = `scale` (B,), ε = `gumbel` (B, *many, D) standard
-    Gumbel numbers, x̃0 drawn from `value` (B, *many, D) uniforms. `many` draws share one prediction. A count
-    above the number of masked positions reveals them all. `prediction` may be any `Prediction` of x_t.
-    `gumbel_scale` and `counts_between` of `sampler.grid` give the paper's scale and count.
+    conf(d) = log p(x̃0^d | xt) + c_gb ε^d with c_gb = `scale` (B,), ε = `gumbel` (B, *many, D) standard Gumbel
+    numbers, x̃0 drawn from `value` (B, *many, D) uniforms. `many` draws share one prediction. A count above the
+    number of masked positions reveals them all. `gumbel_scale` and `counts_between` give the paper's scale and count.
     """
     batch, length = x_t.shape
     unknown = prediction.process.unknown(x_t)
     b, d = unknown.nonzero(as_tuple=True)
     uniform, noise = (a.reshape(batch, -1, length).transpose(1, 2) for a in (value, gumbel))  # (B, D, many)
-    drawn, log_p = (draws or Draws()).confident(prediction, b, d, uniform[b, d])
+    drawn, log_p = (chunks or HeadChunks()).confident(prediction, b, d, uniform[b, d])
     many = uniform.shape[2]
     confidence = torch.full((batch, many, length), -torch.inf, dtype=log_p.dtype, device=x_t.device)
     confidence[b, :, d] = log_p + scale.to(log_p)[b, None] * noise[b, d]
@@ -41,3 +65,30 @@ def confidence_step(
     reveal = torch.zeros_like(confidence, dtype=torch.bool).scatter_(2, order, wanted.expand_as(order))
     x_s = torch.where(reveal, proposal, x_t[:, None])
     return x_s.view(value.shape)
+
+
+def counts_between(process: Masked, free: Tensor, t: Tensor, s: Tensor) -> Tensor:
+    """n(t, s) = round(D m_t) - round(D m_s) for `free` maskable positions (B,), times (B,) -> (B,) long."""
+    high = (free * process.mask_share(t)).round()
+    return (high - (free * process.mask_share(s)).round()).long()
+
+
+def reveal_counts(process: Masked, steps: int, free: Tensor) -> Tensor:
+    """Tokens to reveal at each step, `(N, B)` in the order of sampling, for `free` (B,) masked positions.
+
+    n(t_i, t_{i-1}) of section mg-sampling with the at-least-one rule: a zero becomes a one, which the last step
+    has less. When the ones use up what is left, the sample is finished early and the other counts are zeros.
+    """
+    t = torch.arange(steps, -1, -1, dtype=finest(free.device), device=free.device) / steps
+    masked = (free[None].to(t) * process.mask_share(t)[:, None]).round().long()  # (N + 1, B)
+    wanted = (masked[:-1] - masked[1:]).clamp_min(1)
+    done = torch.minimum(wanted.cumsum(0), free[None])
+    done[-1] = free
+    return torch.diff(done, dim=0, prepend=torch.zeros_like(done[:1]))
+
+
+def gumbel_scale(t: Tensor, steps: int) -> Tensor:
+    """c_gb(t) = 4.5 (t - 1/N) / (1 - 1/N), `(B,)`; 0 at N = 1 and for times below the last step's."""
+    if steps == 1:
+        return torch.zeros_like(t)
+    return (GUMBEL_SCALE_AT_START * (t - 1 / steps) / (1 - 1 / steps)).clamp_min(0)

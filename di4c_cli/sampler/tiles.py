@@ -1,11 +1,10 @@
 """Predictions whose bits do not depend on the batch: the shape of every network call is fixed beforehand.
 
 A matrix product may sum in another order when it has another number of rows, and one flipped bit can flip a
-symbol. So the body runs on tiles of a fixed number of samples. With a tile of one, a sample's rows have the
-head for themselves, and the shape of that call is the sample's own affair. With larger tiles (short
-sequences, small models) the head runs on a fixed number of rows, whichever samples they come from. What is
-left over is padded. The number of CPU threads is not hidden this way: torch may split a sum differently for
-another number, so equal bits are promised for equal threads.
+symbol. The body therefore runs on tiles of a fixed number of samples. With a tile of one, each call of the head has
+the rows of one sample, and its shape depends on that sample alone. With larger tiles (short sequences, small
+models) the head runs on a fixed number of rows, whichever samples they come from. The last call is padded. Equal
+bits need an equal number of CPU threads, because torch may split a sum differently for another number.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from di4c_cli.network.positions import body_at, supported
 from di4c_cli.numerics import padded, tiled
 from di4c_cli.process import Process
 
-FEWEST = 16
-"""Products with fewer rows take another, slower path."""
+MIN_MATRIX_ROWS = 16
+"""Matrix products with fewer rows take another, slower path."""
 
 
 def chunks(b: Tensor, rows: int, alone: bool) -> Iterator[slice]:
-    """Cut rows with sample numbers b `(n,)`, in order, into pieces of at most `rows`.
+    """Cut rows with sample numbers b `(n,)`, in order, into chunks of at most `rows`.
 
-    `alone`: no piece spans two samples, so that a sample's pieces do not depend on its neighbours.
+    `alone`: no chunk spans two samples, so that a sample's chunks do not depend on its neighbours.
     """
     ends = [len(b)]
     if alone and len(b):
@@ -40,7 +39,7 @@ def chunks(b: Tensor, rows: int, alone: bool) -> Iterator[slice]:
 
 
 class TiledPrediction(Prediction):
-    """A prediction whose head is asked for at most `head_rows` rows, and if `alone` for one sample's."""
+    """A prediction whose head runs on at most `head_rows` rows at a time, of one sample if `alone`."""
 
     def __init__(
         self,
@@ -61,7 +60,7 @@ class TiledPrediction(Prediction):
         parts = []
         for piece in chunks(b, self.head_rows, self.alone):
             rows = piece.stop - piece.start
-            size = max(rows, FEWEST) if self.alone else self.head_rows
+            size = max(rows, MIN_MATRIX_ROWS) if self.alone else self.head_rows
             parts.append(super().logits(padded(b[piece], size), padded(d[piece], size))[:rows])
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
@@ -78,8 +77,8 @@ def predict(
 ) -> Prediction:
     """`denoiser.predict` in tiles of `tile` samples; 0 is the plain prediction of the whole batch.
 
-    `wanted` (B, D) names the only positions that will be asked for. With a tile of one the transformers leave
-    out what the others alone would need; their hidden states are then zeros.
+    `wanted` (B, D) marks the only positions that will be asked for. With a tile of one the transformers skip the
+    others, whose hidden states are then zeros.
     """
     if tile == 0:
         return denoiser.predict(x_t, t, label, lam)
@@ -103,7 +102,7 @@ def _hidden_at(
         one = slice(i, i + 1)
         own_label, own_lam = (None if a is None else a[one] for a in (label, lam))
         time = t[one].to(denoiser.time_dtype)
-        rows = body_at(denoiser.network, x_t[one], time, own_label, own_lam, padded(d, FEWEST))
+        rows = body_at(denoiser.network, x_t[one], time, own_label, own_lam, padded(d, MIN_MATRIX_ROWS))
         if hidden is None:
             hidden = rows.new_zeros(*x_t.shape, rows.shape[-1])
         hidden[i, d] = rows[: len(d)]

@@ -1,4 +1,4 @@
-"""Checkpoints: weights, averages, optimizer and position, in a folder that appears whole or not at all."""
+"""Checkpoints: weights, EMA, optimizer and position, in a folder that is written completely or not at all."""
 
 from __future__ import annotations
 
@@ -22,15 +22,21 @@ from torch import nn
 from di4c_cli import files
 from di4c_cli.errors import Failure
 from di4c_cli.training.ema import Ema
-from di4c_cli.training.run_folder import PREFIX, checkpoint_folders
+from di4c_cli.training.run_folder import CHECKPOINT_PREFIX, checkpoint_folders
 
-DAMAGE = (OSError, EOFError, RuntimeError, ValueError, KeyError, TypeError)
-"""What the readers of a cut or altered file raise."""
+READ_ERRORS = (OSError, EOFError, RuntimeError, ValueError, KeyError, TypeError)
+"""Exceptions of the readers for a truncated or altered file."""
+FULL_DISK_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+FULL_DISK_WORDS = (
+    *("No space left", "os error 28", "File too large", "quota exceeded"),
+    *("PytorchStreamWriter", "unexpected pos"),
+)
+"""The three libraries that write files each report a full disk in their own words."""
 
 
 @dataclass
 class Progress:
-    """Where a round stands. All draws are keyed by sample number, so `step` is also the data position."""
+    """Position of a round. All draws are keyed by sample number, so `step` is also the position in the data."""
 
     round: int
     step: int = 0
@@ -40,7 +46,7 @@ class Progress:
 
 
 @dataclass
-class Trained:
+class CheckpointedObjects:
     """The objects a checkpoint covers, as Accelerate prepared them."""
 
     accelerator: Accelerator
@@ -56,18 +62,19 @@ class Trained:
 
     @property
     def by_engine(self) -> bool:
-        """DeepSpeed keeps weights and optimizer to itself and writes them its own way."""
+        """Whether DeepSpeed holds weights and optimizer and writes them in its own format."""
         return bool(self.accelerator.distributed_type == DistributedType.DEEPSPEED)
 
     @property
     def sharded(self) -> bool:
-        """Under FSDP no process has all weights."""
+        """Whether FSDP shards the weights, so that no process has all of them."""
         return bool(self.accelerator.distributed_type == DistributedType.FSDP)
 
     def states(self) -> tuple[dict[str, Any], Any]:
-        """Whole weights and optimizer state; the number of processes leaves no trace in them."""
+        """Unsharded weights and optimizer state, independent of the number of processes."""
         if not self.sharded:
             return self.accelerator.unwrap_model(self.module).state_dict(), self.inner_optimizer.state_dict()
+        # imported here: only FSDP needs it, and it takes a second
         from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict
 
         options = StateDictOptions(full_state_dict=True, cpu_offload=True)
@@ -75,12 +82,12 @@ class Trained:
         return dict(weights), optimizer
 
     def load_states(self, weights: dict[str, Any], optimizer: Any) -> None:
-        """Put them back, onto whatever shards there are."""
+        """Load weights and optimizer state, sharded as the module is now."""
         if not self.sharded:
             self.accelerator.unwrap_model(self.module).load_state_dict(weights)
             self.inner_optimizer.load_state_dict(optimizer)
             return
-        from torch.distributed.checkpoint.state_dict import StateDictOptions, set_state_dict
+        from torch.distributed.checkpoint.state_dict import StateDictOptions, set_state_dict  # as above
 
         options = StateDictOptions(full_state_dict=True)
         set_state_dict(
@@ -92,9 +99,9 @@ class Trained:
         )
 
 
-def save(root: Path, progress: Progress, trained: Trained, keep: int) -> Path:
-    """Write a checkpoint and drop all but the last `keep`. Every process must call this."""
-    target = root / f"{PREFIX}{progress.step:08d}"
+def save(root: Path, progress: Progress, trained: CheckpointedObjects, keep: int) -> Path:
+    """Write a checkpoint and delete all but the last `keep`. Every process must call this."""
+    target = root / f"{CHECKPOINT_PREFIX}{progress.step:08d}"
     accelerator = trained.accelerator
     average = trained.ema.tensors()
     weights, optimizer = ({}, {}) if trained.by_engine else trained.states()
@@ -113,14 +120,14 @@ def save(root: Path, progress: Progress, trained: Trained, keep: int) -> Path:
             (part / "state.json").write_text(json.dumps(state) + "\n")
     if accelerator.is_main_process:
         for old in checkpoint_folders(root)[:-keep]:
-            # out of sight first: a half deleted checkpoint must not be taken for a whole one
+            # renamed first: a half deleted checkpoint must not be taken for a complete one
             shutil.rmtree(old.rename(old.with_name(f".{old.name}.old")), ignore_errors=True)
     return target
 
 
 @contextmanager
 def _shared_folder(target: Path, accelerator: Accelerator) -> Iterator[Path]:
-    """One new folder for all processes; the main one makes it and gives it its name when all have written."""
+    """One new folder for all processes; the main process creates it and renames it when all have written."""
     if not accelerator.is_main_process:
         (name,) = broadcast_object_list([""])
         yield Path(name)
@@ -134,31 +141,22 @@ def _shared_folder(target: Path, accelerator: Accelerator) -> Iterator[Path]:
 
 @contextmanager
 def full_disk_explained(target: Path) -> Iterator[None]:
-    """A full disk while writing `target` becomes one sentence; other errors pass."""
+    """Report a full disk while writing `target` in one sentence; other errors pass."""
     try:
         yield
     except (OSError, SafetensorError, RuntimeError) as error:
-        raise _explain(error, target) from error
-
-
-def _explain(error: Exception, target: Path) -> Exception:
-    """The three libraries that write each report a full disk in their own way."""
-    text = str(error)
-    full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    full = full or any(
-        sign in text for sign in ("No space left", "os error 28", "File too large", "quota exceeded")
-    )
-    if full or "PytorchStreamWriter" in text or "unexpected pos" in text:
-        return Failure(
+        told = any(words in str(error) for words in FULL_DISK_WORDS)
+        if not told and getattr(error, "errno", None) not in FULL_DISK_ERRNOS:
+            raise
+        raise Failure(
             f"The disk is full: {target.name} could not be written to {target.parent}; "
             "the last complete checkpoint is intact.",
             "Free space and run the same command again.",
-        )
-    return error
+        ) from error
 
 
-def load(folder: Path, trained: Trained) -> Progress:
-    """Restore everything from a checkpoint. Every process must call this."""
+def load(folder: Path, trained: CheckpointedObjects) -> Progress:
+    """Load a checkpoint. Every process must call this."""
     try:
         state = json.loads((folder / "state.json").read_text())
         average = load_file(folder / "ema.safetensors")
@@ -168,7 +166,7 @@ def load(folder: Path, trained: Trained) -> Progress:
             _load_plain(folder, trained)
         trained.ema.load(average, state.pop("ema_updates"))
         return Progress(**state)
-    except (SafetensorError, pickle.UnpicklingError, *DAMAGE) as error:
+    except (SafetensorError, pickle.UnpicklingError, *READ_ERRORS) as error:
         if not _is_damage(error):
             raise
         first = (str(error).splitlines() or [type(error).__name__])[0]
@@ -179,14 +177,14 @@ def load(folder: Path, trained: Trained) -> Progress:
 
 
 def _is_damage(error: Exception) -> bool:
-    """Whether the file is to blame, and not the machine that could not hold or open it."""
+    """Whether the file is damaged, as opposed to a lack of memory or permission."""
     if isinstance(error, OSError):
         return error.errno in (None, errno.ENOENT, errno.EINVAL)
     text = str(error).lower()
     return not (isinstance(error, torch.OutOfMemoryError) or "out of memory" in text or "cuda error" in text)
 
 
-def _load_plain(folder: Path, trained: Trained) -> None:
+def _load_plain(folder: Path, trained: CheckpointedObjects) -> None:
     saved = torch.load(folder / "optimizer.pt", map_location="cpu", weights_only=True)
     trained.load_states(load_file(folder / "model.safetensors"), saved["optimizer"])
     if trained.accelerator.scaler is not None and saved["scaler"] is not None:

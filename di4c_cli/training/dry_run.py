@@ -25,10 +25,9 @@ from di4c_cli.teacher.registry import published_config
 from di4c_cli.training.estimate import Memory, available, count, estimate
 from di4c_cli.training.loop import RunContext, TrainingLoop
 from di4c_cli.training.plan import make_batch_plan
-from di4c_cli.training.processes import make_accelerator
+from di4c_cli.training.processes import StopRequest, make_accelerator
 from di4c_cli.training.round_data import data_spec, pool_size
 from di4c_cli.training.run_folder import RunFolder
-from di4c_cli.training.signals import StopRequest
 from di4c_cli.training.student_init import build_method, new_student, student_config
 
 TIMED_SAMPLES = 16

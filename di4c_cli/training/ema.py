@@ -1,4 +1,4 @@
-"""Running average of the student's weights: starts at the loaded weights, kept in float32 or wider."""
+"""Exponential moving average (EMA) of the student's weights, in float32 or wider."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 class Ema:
     """mean <- keep * mean + (1 - keep) * value, with keep = min(decay, (1 + n) / (10 + n)) after n updates.
 
-    The growing `keep` is what the published trainings used: a short run is not dominated by where it began.
+    The growing `keep` is that of the published trainings; it limits the weight of the initial values in a short run.
     """
 
     def __init__(self, module: nn.Module, decay: float) -> None:
@@ -20,7 +20,7 @@ class Ema:
 
     @torch.no_grad()
     def update(self, module: nn.Module) -> None:
-        """Take the current weights in; what is no floating-point number is copied."""
+        """Average in the current weights; integer buffers are copied."""
         self.updates += 1
         keep = min(self.decay, (1 + self.updates) / (10 + self.updates))
         for name, value in module.state_dict().items():
@@ -31,11 +31,11 @@ class Ema:
                 mean.copy_(value)
 
     def tensors(self) -> dict[str, Tensor]:
-        """The averages whole and on the CPU; shards are gathered, so every process must call this."""
+        """The averages on the CPU; shards are gathered, so every process must call this."""
         return {name: whole(value) for name, value in self.mean.items()}
 
     def load(self, tensors: dict[str, Tensor], updates: int) -> None:
-        """Put saved averages back, onto whatever device or shards the model lives on."""
+        """Load saved averages onto the device and shards of the model."""
         self.updates = updates
         for name, mean in self.mean.items():
             mean.copy_(like(tensors[name], mean))
@@ -47,16 +47,17 @@ def _wide(value: Tensor) -> Tensor:
 
 
 def whole(value: Any) -> Tensor:
-    """A tensor or a sharded one (FSDP2's DTensor) as a plain CPU tensor."""
+    """A tensor, possibly sharded (FSDP2's DTensor), as a plain CPU tensor."""
     full: Tensor = value.full_tensor() if hasattr(value, "full_tensor") else value
     return full.detach().cpu()
 
 
 def like(value: Tensor, target: Any) -> Tensor:
-    """A whole tensor placed as `target` is: device, precision, shards."""
+    """A tensor with the device, precision and shards of `target`."""
     moved = value.to(target.device, target.dtype)
     if not hasattr(target, "full_tensor"):
         return moved
+    # imported here: only FSDP needs it, and it takes a second
     from torch.distributed.tensor import distribute_tensor
 
     placed: Tensor = distribute_tensor(moved, target.device_mesh, target.placements)

@@ -1,33 +1,48 @@
-"""Starting several local processes and watching them: if one dies, all end, within seconds, with a reason."""
+"""Launch a run in several local processes; if one process fails, all end and one sentence says why.
+
+torch's elastic multiprocessing starts and ends the processes. This module imports torch only when it launches: the
+command line imports it for `launched` and `preset`.
+"""
 
 from __future__ import annotations
 
+import logging
+import math
 import os
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from types import FrameType
-from typing import IO
+from typing import TYPE_CHECKING
+
+import psutil
 
 from di4c_cli.errors import UserError
 from di4c_cli.recipe_file import nearest
 
-LAUNCHED = "DI4C_LAUNCHED"
-"""Set in the environment of started processes; its value is the process that started them."""
-GRACE = 5.0
-"""Seconds the others get to end by themselves after one has failed."""
-STOPPED = (128 + signal.SIGTERM, 128 + signal.SIGINT)
-"""Exit codes of processes that stopped on a signal, with a checkpoint."""
+if TYPE_CHECKING:
+    from torch.distributed.elastic.multiprocessing import SubprocessContext
+
+LAUNCHER_VARIABLE = "DI4C_LAUNCHED"
+"""Environment variable of launched processes; its value is the process id of the launcher."""
+FAILURE_GRACE_SECONDS = 5
+"""Time that the other processes have to end by themselves after one has failed."""
+CHECKPOINT_SECONDS = 7200
+"""Longest time that the processes may take to finish their step and write a checkpoint after a signal."""
+POLL_SECONDS = 0.05
+HANDLED_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+"""Signals for which torch installs handlers; they are restored when the run has ended."""
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+"""Signals on which processes stop with a checkpoint."""
 
 
 def launched() -> bool:
-    """Whether this process was started by a launcher (ours, `accelerate launch` or torchrun)."""
-    return LAUNCHED in os.environ or "WORLD_SIZE" in os.environ or "LOCAL_RANK" in os.environ
+    """Whether a launcher started this process: ours, `accelerate launch` or torchrun."""
+    return LAUNCHER_VARIABLE in os.environ or "WORLD_SIZE" in os.environ or "LOCAL_RANK" in os.environ
 
 
 def presets() -> dict[str, Path]:
@@ -49,126 +64,125 @@ def preset(name: str) -> Path:
 
 
 def launch_with_accelerate(config: Path, processes: int | None, arguments: list[str]) -> int:
-    """`accelerate launch` with a configuration; the processes run the same command."""
-    command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(config)]
+    """Run `accelerate launch` with a configuration; its processes run the same `di4c` command."""
+    command = ["-m", "accelerate.commands.launch", "--quiet", "--config_file", str(config)]
     if processes is not None:
         command += ["--num_processes", str(processes)]
-    command += ["-m", "di4c_cli", *arguments]
-    return Family([_Child(0, subprocess.Popen(command, env=_environment(), start_new_session=True))]).wait()
+    return _run([sys.executable, *command, "-m", "di4c_cli", *arguments], [{}])
 
 
 def launch(processes: int, command: list[str], cpu: bool) -> int:
-    """`processes` local processes of one command; the exit code of all of them together."""
-    port, children = _free_port(), []
-    threads = str(max(1, (os.cpu_count() or 1) // processes))
-    for rank in range(processes):
-        environment = _environment() | {
-            "RANK": str(rank),
-            "LOCAL_RANK": str(rank),
-            "WORLD_SIZE": str(processes),
-            "LOCAL_WORLD_SIZE": str(processes),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port),
-        }
-        environment.setdefault("OMP_NUM_THREADS", threads)
-        if cpu:
-            environment["ACCELERATE_USE_CPU"] = "true"
-        log: IO[bytes] | None = None if rank == 0 else tempfile.TemporaryFile()  # noqa: SIM115
-        process = subprocess.Popen(command, env=environment, stderr=log, start_new_session=True)
-        children.append(_Child(rank, process, log))
-    return Family(children).wait()
-
-
-def _environment() -> dict[str, str]:
-    return dict(os.environ) | {LAUNCHED: str(os.getpid())}
-
-
-def _free_port() -> int:
+    """Run a command in `processes` local processes; returns their common exit code."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+        port = str(probe.getsockname()[1])
+    shared = {"WORLD_SIZE": str(processes), "LOCAL_WORLD_SIZE": str(processes)}
+    shared |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    threads = max(1, (os.cpu_count() or 1) // processes)
+    shared["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", str(threads))
+    if cpu:
+        shared["ACCELERATE_USE_CPU"] = "true"
+    ranks = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(processes)]
+    return _run(command, [shared | rank for rank in ranks])
 
 
-@dataclass
-class _Child:
-    rank: int
-    process: subprocess.Popen[bytes]
-    log: IO[bytes] | None = None
-    code: int | None = None
+def _run(command: list[str], environments: list[dict[str, str]]) -> int:
+    """Run a command once per environment; only the first process writes to the terminal."""
+    from torch.distributed.elastic import (
+        multiprocessing as elastic,
+    )  # here: `di4c --help` must not import torch
 
-    def last_line(self) -> str:
-        """The end of what a silent process wrote, for the report of its death."""
-        if self.log is None:
-            return ""
-        self.log.seek(0)
-        lines = self.log.read().decode(errors="replace").strip().splitlines()
-        return lines[-1] if lines else ""
-
-
-@dataclass
-class Family:
-    """Started processes. They have sessions of their own: signals reach them only through here, each once."""
-
-    children: list[_Child]
-    signalled: bool = False
-    failed: list[_Child] = field(default_factory=list)
-
-    def wait(self) -> int:
-        """Until all have ended; after the first failure the others get a moment, then they are ended."""
-        before = {number: signal.signal(number, self._forward) for number in (signal.SIGINT, signal.SIGTERM)}
-        deadline = None
+    logging.getLogger(elastic.__name__).setLevel(logging.CRITICAL)
+    before = {number: signal.getsignal(number) for number in HANDLED_SIGNALS}
+    ranks = range(len(environments))
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         try:
-            while any(child.code is None for child in self.children):
-                self._poll()
-                if self.failed and deadline is None:
-                    deadline = time.monotonic() + GRACE
-                if deadline is not None and time.monotonic() > deadline:
-                    self._end()
-                time.sleep(0.05)
+            context = elastic.start_processes(
+                "di4c",
+                command[0],
+                args={rank: tuple(command[1:]) for rank in ranks},
+                envs={rank: environments[rank] | {LAUNCHER_VARIABLE: str(os.getpid())} for rank in ranks},
+                logs_specs=elastic.DefaultLogsSpecs(
+                    folder, {rank: elastic.Std.ERR for rank in ranks if rank}
+                ),
+            )
+            assert isinstance(context, elastic.SubprocessContext)
+            try:
+                return _supervise(context)
+            finally:
+                context.close(signal.SIGKILL)
+        except elastic.SignalException as error:  # while the processes were started
+            return 128 + error.sigval
         finally:
-            self._end()
             for number, handler in before.items():
                 signal.signal(number, handler)
-        return self._verdict()
 
-    def _poll(self) -> None:
-        for child in self.children:
-            if child.code is None:
-                child.code = child.process.poll()
-                if child.code:
-                    self.failed.append(child)
 
-    def _forward(self, number: int, frame: FrameType | None) -> None:
-        self.signalled = True
-        for child in self.children:
-            if child.process.poll() is None:
-                child.process.send_signal(number)
+def _supervise(context: SubprocessContext) -> int:
+    """Wait for the processes and forward signals; returns their common exit code."""
+    from torch.distributed.elastic.multiprocessing import SignalException  # here for the same reason
 
-    def _end(self) -> None:
-        """A process that waits for a dead one hears no polite signal; checkpoints are whole in any case."""
-        for child in self.children:
-            if child.process.poll() is None:
-                child.process.kill()
-                child.process.wait()
+    stop, seconds = None, CHECKPOINT_SECONDS
+    descendants: list[psutil.Process] = []  # `accelerate launch` has child processes that torch does not know
+    try:
+        while True:
+            try:
+                if stop is not None:
+                    context.close(stop, seconds)
+                    psutil.wait_procs(descendants, seconds)
+                return _outcome(context, stop is not None)
+            except SignalException as error:
+                if stop is not None:  # the second signal
+                    seconds = FAILURE_GRACE_SECONDS
+                stop = signal.SIGINT if error.sigval == signal.SIGINT else signal.SIGTERM
+                descendants = descendants or psutil.Process().children(recursive=True)
+    finally:
+        for process in descendants:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
 
-    def _verdict(self) -> int:
-        """The exit code; a death that the main process has not explained is explained here."""
-        if not self.failed:
-            return 0
-        codes = [int(child.code if child.code is not None else 1) for child in self.children]
-        first = self.failed[0]
-        code = codes[self.children.index(first)]
-        if self.signalled:
-            return next((code for code in STOPPED if code in codes), 1)
-        if code > 0 and (first.rank == 0 or codes[0] == code):
-            return code
-        reason = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        detail = first.last_line()
-        print(
-            f"di4c: process {first.rank + 1} of {len(self.children)} {reason}, so the run stopped"
-            f"{f' ({detail})' if detail else ''}. "
-            "The last checkpoint is intact; run the same command again to go on.",
-            file=sys.stderr,
-            flush=True,
-        )
-        return max(code, 1)
+
+def _outcome(context: SubprocessContext, stopped: bool) -> int:
+    """Wait for all processes and return their common exit code."""
+    # not by `context.wait`: it ends the others the moment one process fails, so that the main process loses the
+    # sentence that explains the failure, and it does not tell which process failed first
+    processes = {rank: handler.proc for rank, handler in context.subprocess_handlers.items()}
+    order: list[int] = []
+    deadline = math.inf
+    while len(order) < len(processes) and time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS)
+        order += [
+            rank for rank, process in processes.items() if rank not in order and process.poll() is not None
+        ]
+        if deadline == math.inf and any(processes[rank].returncode for rank in order):
+            deadline = time.monotonic() + FAILURE_GRACE_SECONDS
+    context.close(signal.SIGKILL)  # a process that waits for a dead one does not react to other signals
+    codes = {rank: process.returncode or 0 for rank, process in processes.items()}
+    first = next((rank for rank in order if codes[rank]), None)
+    if first is None:
+        return 0
+    log = context.stderrs[first]
+    lines = Path(log).read_text(errors="replace").strip().splitlines() if log else []
+    return common_exit_code(codes, first, stopped, lines[-1] if lines else "")
+
+
+def common_exit_code(codes: Mapping[int, int], first: int, stopped: bool, detail: str = "") -> int:
+    """The exit code of all processes together; `first` failed first, and `detail` is the last line it wrote.
+
+    A failure that the main process, rank 0, has not explained is explained here.
+    """
+    if stopped:
+        found = set(codes.values())
+        return next((128 + number for number in STOP_SIGNALS if found & {128 + number, -number}), 1)
+    code = codes[first]
+    if code > 0 and (first == 0 or codes[0] == code):
+        return code
+    reason = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+    print(
+        f"di4c: process {first + 1} of {len(codes)} {reason}, so the run stopped"
+        f"{f' ({detail})' if detail else ''}. "
+        "The last checkpoint is intact; run the same command again to go on.",
+        file=sys.stderr,
+        flush=True,
+    )
+    return max(code, 1)

@@ -17,15 +17,15 @@ from di4c_cli.methods.base import Method
 from di4c_cli.noise import Noise, sample_seeds
 from di4c_cli.recipe import Recipe
 from di4c_cli.training import checkpoint
-from di4c_cli.training.checkpoint import Progress, Trained
+from di4c_cli.training.checkpoint import CheckpointedObjects, Progress
 from di4c_cli.training.ema import Ema
-from di4c_cli.training.metrics import MetricsFile, Row, StepFigures, number
+from di4c_cli.training.metrics import MetricsFile, MetricsRow, StepMetrics, finite_or_none
 from di4c_cli.training.optimizer import build_optimizer, learning_rate, part_settings
 from di4c_cli.training.plan import make_batch_plan
+from di4c_cli.training.processes import Stopped, StopRequest
 from di4c_cli.training.run_folder import checkpoint_folders
-from di4c_cli.training.signals import Stopped, StopRequest
 
-Report = Callable[[Row], None]
+Report = Callable[[MetricsRow], None]
 """Called by the main process after every step with the row that went into metrics.jsonl."""
 
 
@@ -70,7 +70,7 @@ class TrainingLoop:
         optimizer = build_optimizer(parts, self.settings)
         self.module, self.optimizer = accelerator.prepare(method, optimizer)
         self.ema = Ema(self.network, recipe.training.ema)
-        self.trained = Trained(accelerator, self.module, self.optimizer, self.ema)
+        self.trained = CheckpointedObjects(accelerator, self.module, self.optimizer, self.ema)
         self.progress = Progress(round=number)
         self._names: list[list[str]] = [[] for _ in parts]
         self._updates = method.updates
@@ -121,7 +121,7 @@ class TrainingLoop:
     def step(self) -> bool:
         """One iteration: an update of every part whose turn it is; true if a process was asked to stop."""
         start, progress = time.monotonic(), self.progress
-        row: Row = {}
+        row: MetricsRow = {}
         good, stop, norm = True, False, 0.0
         for part in self._updates(progress.step):
             figures, fine, asked, part_norm = self._update(part)
@@ -138,22 +138,22 @@ class TrainingLoop:
         # a single process need not wait for the next exchange to react to a signal
         return stop or (self.accelerator.num_processes == 1 and self.context.stop.asked)
 
-    def _update(self, part: int) -> tuple[Row, bool, bool, float]:
+    def _update(self, part: int) -> tuple[MetricsRow, bool, bool, float]:
         """Backward passes and optimizer step of one part; its figures, whether they are finite, stop, gradient norm."""
         # FSDP replaces parameters, so the optimizer's groups are the ones to use
         groups = self.trained.inner_optimizer.param_groups
         for group, settings in zip(groups, self.settings):
             group["lr"] = learning_rate(settings, self.progress.step, self.recipe.training.iterations)
         figures = self._backward(part)
-        for number_of_group, group in enumerate(groups):
-            if number_of_group != part:
+        for index, group in enumerate(groups):
+            if index != part:
                 for parameter in group["params"]:
                     parameter.grad = None  # Adam skips it: its state stays as it is
         norm = self._clip(groups[part]["params"], self.settings[part].clip)
         row, stop = figures.reduce(
             self.accelerator, self.plan.passes, self.context.stop.asked, self._names[part]
         )
-        good = row["loss"] is not None and number(norm) is not None
+        good = row["loss"] is not None and finite_or_none(norm) is not None
         if good or self.accelerator.scaler is not None:
             # with fp16 the scaler itself skips a bad step and learns a smaller scale from it
             self.optimizer.step()
@@ -162,8 +162,8 @@ class TrainingLoop:
         self.optimizer.zero_grad()
         return row, good, stop, norm
 
-    def _backward(self, part: int) -> StepFigures:
-        progress, rank, figures = self.progress, self.accelerator.process_index, StepFigures()
+    def _backward(self, part: int) -> StepMetrics:
+        progress, rank, figures = self.progress, self.accelerator.process_index, StepMetrics()
         suffix = f"/{part}" if part else ""
         seed_dropout(self.recipe.seed, f"{progress.round}{suffix}", progress.step, rank)
         for first in self.plan.starts(progress.step, rank):
@@ -185,11 +185,16 @@ class TrainingLoop:
         whole = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
         return float(whole)
 
-    def _record(self, figures: Row, norm: float, rate: float, good: bool, seconds: float) -> None:
+    def _record(self, figures: MetricsRow, norm: float, rate: float, good: bool, seconds: float) -> None:
         if not self.accelerator.is_main_process:
             return
-        row: Row = {"round": self.progress.round, "step": self.progress.step, **figures}
-        row |= {"grad_norm": number(norm), "lr": rate, "skipped": not good, "seconds": round(seconds, 4)}
+        row: MetricsRow = {"round": self.progress.round, "step": self.progress.step, **figures}
+        row |= {
+            "grad_norm": finite_or_none(norm),
+            "lr": rate,
+            "skipped": not good,
+            "seconds": round(seconds, 4),
+        }
         if self.context.metrics is not None:
             self.context.metrics.append(row)
         self.context.report(row)

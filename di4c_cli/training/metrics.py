@@ -1,7 +1,11 @@
-"""metrics.jsonl: one line a step, none missing and none twice after any number of interruptions."""
+"""What a run records: metrics of a step averaged over processes, metrics.jsonl, experiment trackers, a summary.
+
+metrics.jsonl has one line per step; after any number of interruptions no line is missing or double.
+"""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
 import os
@@ -14,73 +18,18 @@ from torch import Tensor
 
 from di4c_cli import files
 from di4c_cli.draw import finest
-from di4c_cli.errors import Failure
+from di4c_cli.errors import Failure, UserError
+from di4c_cli.recipe import Recipe
+from di4c_cli.training.run_folder import flatten
 
-Row = dict[str, Any]
-
-
-class MetricsFile:
-    """Appends rows unbuffered, so that a killed process loses at most the line it was writing."""
-
-    def __init__(self, path: Path, last: tuple[int, int]) -> None:
-        """Keep the rows up to `last` = (round, step) and drop what comes after it, then append."""
-        rows = [row for row in read_rows(path) if (row["round"], row["step"]) <= last]
-        files.write_text(path, "".join(_line(row) for row in rows))
-        self.path = path
-        self._file = path.open("ab", buffering=0)
-
-    def append(self, row: Row) -> None:
-        """One more line, and a look whether anybody would ever find it."""
-        self._check_place()
-        self._file.write(_line(row).encode())
-
-    def _check_place(self) -> None:
-        """A folder deleted or moved away under the run would be made again, half empty, at the next checkpoint."""
-        # not by inode numbers: some network file systems make them up anew at every look
-        if os.fstat(self._file.fileno()).st_nlink == 0 or not self.path.exists():
-            raise Failure(
-                f"{self.path} was deleted or moved while the run was writing to it.",
-                "Run the same command again; it goes on from the last checkpoint that is left.",
-            )
-
-    def sync(self) -> None:
-        """To the disk; called before a checkpoint claims these steps."""
-        os.fsync(self._file.fileno())
-
-    def close(self) -> None:
-        """Nothing is buffered, so this cannot fail for want of space."""
-        self._file.close()
+MetricsRow = dict[str, Any]
+"""One line of metrics.jsonl."""
+BOOKKEEPING_KEYS = {"round", "step", "grad_norm", "lr", "skipped", "seconds"}
+"""Keys of a row that the training loop adds to the metrics of the loss."""
 
 
-def read_rows(path: Path) -> list[Row]:
-    """The complete lines of a metrics file; a torn last line is left out."""
-    if not path.is_file():
-        return []
-    rows = []
-    for line in path.read_bytes().split(b"\n"):
-        try:
-            rows.append(json.loads(line))
-        except ValueError:
-            continue
-    return rows
-
-
-def _line(row: Row) -> str:
-    return json.dumps(row, allow_nan=False) + "\n"
-
-
-def number(value: float) -> float | None:
-    """JSON has no NaN and no infinity; they become null."""
-    return value if math.isfinite(value) else None
-
-
-def _wide(value: Tensor) -> Tensor:
-    """Sums are taken in float64, where the device has it."""
-    return value.detach().to(finest(value.device))
-
-
-class StepFigures:
-    """Sums over the backward passes of one step; averaged over samples and processes at its end."""
+class StepMetrics:
+    """Sums over the backward passes of one step; `reduce` averages them over samples and processes."""
 
     def __init__(self) -> None:
         self.sums: dict[str, Tensor] = {}
@@ -94,39 +43,42 @@ class StepFigures:
         active: dict[str, Tensor],
         diagnostics: dict[str, Tensor],
     ) -> None:
-        """One backward pass. A term counts the samples it covers, a diagnostic figure all that have one."""
+        """Add one backward pass. A term counts the samples that it covers, a diagnostic those with a finite value."""
         total = _wide(total)
         self.loss = total if self.loss is None else self.loss + total
         for name, value in terms.items():
-            if name == "total":  # each sample's share of the loss, which is there already
-                continue
-            self._put(name, value, active.get(name, torch.ones_like(value, dtype=torch.bool)))
+            if name != "total":  # each sample's share of the loss
+                self._add(name, value, active.get(name, torch.ones_like(value, dtype=torch.bool)))
         for name, value in diagnostics.items():
-            self._put(name, value, active.get(name, torch.isfinite(value)))
+            self._add(name, value, active.get(name, torch.isfinite(value)))
 
-    def _put(self, name: str, value: Tensor, mask: Tensor) -> None:
+    def _add(self, name: str, value: Tensor, mask: Tensor) -> None:
         total, count = torch.where(mask, _wide(value), 0.0).sum(), _wide(mask.sum())
         self.sums[name] = self.sums.get(name, torch.zeros_like(total)) + total
         self.counts[name] = self.counts.get(name, torch.zeros_like(count)) + count
 
-    def reduce(self, accelerator: Accelerator, passes: int, stop: bool, names: list[str]) -> tuple[Row, bool]:
-        """Mean figures over all processes, and whether any process was asked to stop: one exchange a step.
+    def reduce(
+        self, accelerator: Accelerator, passes: int, stop: bool, names: list[str]
+    ) -> tuple[MetricsRow, bool]:
+        """Means over all processes, and whether any process was asked to stop, in one collective per step.
 
-        `names` is the agreed order of figures, kept from step to step; a process that meets a new one asks
-        all to agree anew, since a term may cover samples of one process alone.
+        `names` is the agreed order of the metrics and is kept from step to step. A process with a new name makes all
+        processes agree again, because a term may cover samples of one process only.
         """
-        packed = self._exchange(accelerator, passes, stop, names)
+        packed = self._sum_over_processes(accelerator, passes, stop, names)
         if packed[1] > 0:
             found = accelerator.gather_for_metrics([sorted(self.sums)], use_gather_object=True)
             names[:] = sorted({*names, *(name for part in found for name in part)})
-            packed = self._exchange(accelerator, passes, stop, names)
+            packed = self._sum_over_processes(accelerator, passes, stop, names)
         sums, counts = packed[3 : 3 + len(names)], packed[3 + len(names) :]
-        row: Row = {"loss": number(packed[2])}
+        row: MetricsRow = {"loss": finite_or_none(packed[2])}
         for name, total, count in zip(names, sums, counts, strict=True):
-            row[name] = number(total / count) if count else None
+            row[name] = finite_or_none(total / count) if count else None
         return row, packed[0] > 0
 
-    def _exchange(self, accelerator: Accelerator, passes: int, stop: bool, names: list[str]) -> list[float]:
+    def _sum_over_processes(
+        self, accelerator: Accelerator, passes: int, stop: bool, names: list[str]
+    ) -> list[float]:
         assert self.loss is not None
         zero = torch.zeros_like(self.loss)
         parts = [zero + float(stop), zero + float(not self.sums.keys() <= set(names))]
@@ -134,3 +86,106 @@ class StepFigures:
         parts += [table.get(name, zero) for table in (self.sums, self.counts) for name in names]
         out: list[float] = accelerator.reduce(torch.stack(parts), reduction="sum").tolist()
         return out
+
+
+def _wide(value: Tensor) -> Tensor:
+    """Sums are taken in float64 where the device supports it."""
+    return value.detach().to(finest(value.device))
+
+
+def finite_or_none(value: float) -> float | None:
+    """JSON has no NaN and no infinity; both become null."""
+    return value if math.isfinite(value) else None
+
+
+class MetricsFile:
+    """Appends rows unbuffered, so that a killed process loses at most the line that it was writing."""
+
+    def __init__(self, path: Path, last: tuple[int, int]) -> None:
+        """Keep the rows up to `last` = (round, step), drop the later ones, then append."""
+        rows = [row for row in read_rows(path) if (row["round"], row["step"]) <= last]
+        files.write_text(path, "".join(_line(row) for row in rows))
+        self.path = path
+        self._file = path.open("ab", buffering=0)
+
+    def append(self, row: MetricsRow) -> None:
+        """Append one row; fails if the file was deleted or moved, before a checkpoint creates the folder again."""
+        # not by inode numbers: some network file systems change them at every look
+        if os.fstat(self._file.fileno()).st_nlink == 0 or not self.path.exists():
+            raise Failure(
+                f"{self.path} was deleted or moved while the run was writing to it.",
+                "Run the same command again; it goes on from the last checkpoint that is left.",
+            )
+        self._file.write(_line(row).encode())
+
+    def sync(self) -> None:
+        """Flush to the disk; called before a checkpoint of these steps is written."""
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Close the file; nothing is buffered, so a full disk cannot make this fail."""
+        self._file.close()
+
+
+def read_rows(path: Path) -> list[MetricsRow]:
+    """The complete lines of a metrics file; a torn last line is omitted."""
+    if not path.is_file():
+        return []
+    rows = []
+    for line in path.read_bytes().split(b"\n"):
+        try:
+            rows.append(json.loads(line))
+        except ValueError:
+            continue
+    return rows
+
+
+def _line(row: MetricsRow) -> str:
+    return json.dumps(row, allow_nan=False) + "\n"
+
+
+def summary(metrics: Path) -> dict[str, Any]:
+    """Steps, time, skipped steps, and the mean of every metric over the last tenth of the last round."""
+    rows = read_rows(metrics)
+    if not rows:
+        return {"steps": 0, "seconds": 0.0, "skipped": 0}
+    last = [row for row in rows if row["round"] == rows[-1]["round"]]
+    tail = [row for row in last[-max(1, len(last) // 10) :] if row["loss"] is not None]
+    out: dict[str, Any] = {
+        "steps": len(rows),
+        "seconds": round(sum(row["seconds"] for row in rows), 1),
+        "skipped": sum(bool(row["skipped"]) for row in rows),
+    }
+    for name in (key for key in last[-1] if key not in BOOKKEEPING_KEYS):
+        values = [row[name] for row in tail if row.get(name) is not None]
+        if values:
+            out[name] = sum(values) / len(values)
+    return out
+
+
+def check_trackers(names: list[str]) -> None:
+    """Reject a tracker whose package, which has the same name, is not installed, before anything is written."""
+    for name in names:
+        if importlib.util.find_spec(name) is None:
+            raise UserError(f"The tracker '{name}' is not installed.", f"Run `pip install {name}`.")
+
+
+def start_trackers(accelerator: Accelerator, recipe: Recipe, run_name: str) -> None:
+    """Start the recipe's trackers; wandb without a key stays offline instead of asking for one."""
+    if not recipe.training.trackers:
+        return
+    os.environ.setdefault("WANDB_SILENT", "true")
+    if "WANDB_API_KEY" not in os.environ:
+        os.environ.setdefault("WANDB_MODE", "offline")
+    settings = flatten(recipe.model_dump(mode="json"))
+    plain = {
+        key: value if isinstance(value, (int, float, str)) else str(value) for key, value in settings.items()
+    }
+    accelerator.init_trackers(run_name.replace("/", "-"), config=plain)
+
+
+def track(accelerator: Accelerator, row: MetricsRow, iterations: int) -> None:
+    """Send one step to the trackers; rounds of `iterations` steps follow one another on one axis."""
+    step = (row["round"] - 1) * iterations + row["step"]
+    numbers = {key: value for key, value in row.items() if isinstance(value, (int, float))}
+    accelerator.log(numbers, step=step)

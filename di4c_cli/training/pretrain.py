@@ -1,48 +1,104 @@
-"""Training a denoiser from scratch: how the embedded teachers were made (`di4c pretrain`)."""
+"""Pretraining of a toy task's teacher from its recipe (`di4c pretrain`): checks, training loop, model folder."""
 
 from __future__ import annotations
 
 import copy
-import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from di4c_cli import __version__, files
+from di4c_cli.build import build_denoiser
+from di4c_cli.config import ModelConfig
 from di4c_cli.denoiser import Denoiser
+from di4c_cli.errors import UserError
+from di4c_cli.model_folder import save_folder
 from di4c_cli.noise import Noise
+from di4c_cli.tasks.config import PretrainConfig
+from di4c_cli.tasks.registry import get_task
 
-Samples = tuple[Tensor, Tensor | None]
+LabelledSamples = tuple[Tensor, Tensor | None]
 """x0 `(N, D)` and labels `(N,)`, if any."""
 Report = Callable[[dict[str, Any]], None]
+VALIDATION_SAMPLES = 1000
+VALIDATION_BATCH = 250
+
+
+def pretrain(config: PretrainConfig, out: Path, report: Report) -> PretrainHistory:
+    """Train a task's teacher on its embedded data and write `out/teacher`."""
+    check_config(config)
+    out.mkdir(parents=True, exist_ok=True)
+    start = time.monotonic()
+    torch.manual_seed(config.seed)
+    denoiser = build_denoiser(teacher_config(config))
+    data, few = get_task(config.task).data, slice(VALIDATION_SAMPLES)
+    held_out = (data.held_out[few], None if data.held_out_label is None else data.held_out_label[few])
+    best, history = train(denoiser, (data.train, data.train_label), held_out, config, report)
+    save_teacher(config, best, history, out / "teacher")
+    report({"held_out": history.best, "step": history.best_step, "seconds": time.monotonic() - start})
+    files.write_text(out / "recipe.json", config.model_dump_json(indent=2))
+    return history
+
+
+def check_config(config: PretrainConfig) -> None:
+    """Reject a recipe whose teacher cannot be built or does not fit its task, before any training."""
+    try:
+        with torch.device("meta"):
+            denoiser = build_denoiser(teacher_config(config))
+    except UserError as error:
+        raise UserError(f"The recipe {config.name}: {error.message}", "Change that in the recipe.") from error
+    data = get_task(config.task).data
+    length, symbols = data.train.shape[1], int(data.train.max()) + 1
+    if denoiser.length != length or denoiser.symbols < symbols:
+        raise UserError(
+            f"A teacher of {denoiser.length} positions and {denoiser.symbols} symbols does not fit "
+            f"{config.task}, which has {length} and {symbols}.",
+            "Change network and process in the recipe.",
+        )
+    if config.labels is not None and data.train_label is None:
+        raise UserError(f"The data of {config.task} has no labels.", "Leave labels out of the recipe.")
+
+
+def teacher_config(config: PretrainConfig) -> ModelConfig:
+    """config.json of the teacher, without provenance."""
+    return ModelConfig(
+        kind="teacher",
+        name=config.task,
+        network={**config.network},
+        process={**config.process},
+        labels=config.labels,
+        codec=config.codec,
+        sampling=config.sampling,
+    )
+
+
+def save_teacher(config: PretrainConfig, denoiser: Denoiser, history: PretrainHistory, folder: Path) -> None:
+    """Write the model folder in half precision, which halves its size."""
+    model = teacher_config(config)
+    model.process = denoiser.process.config
+    model.provenance = {
+        "recipe": config.model_dump(mode="json"),
+        "held_out_loss": history.best,
+        "iterations": history.best_step,
+        "training_seconds": round(history.seconds),
+        "versions": {"di4c": __version__, "torch": torch.__version__},
+    }
+    card = (
+        f"# {config.task}\n\n{config.summary}. Teacher made by `di4c pretrain --recipe {config.name}`; "
+        f"held-out loss {history.best:.4f} nats per unknown position after {history.best_step} iterations.\n"
+    )
+    save_folder(folder, model, denoiser, card, dtype=torch.float16)
 
 
 @dataclass
-class Schedule:
-    """How long and how fast; a cosine learning-rate decay to a tenth, early stopping on held-out data."""
-
-    iterations: int
-    batch: int
-    lr: float
-    warmup: int = 100
-    weight_decay: float = 0.01
-    betas: tuple[float, float] = (0.9, 0.98)
-    ema: float = 0.999
-    clip: float = 1.0
-    label_drop: float = 0.1
-    evaluate_every: int = 200
-    patience: int = 5
-    seed: int = 0
-    time_low: float = 0.0
-
-
-@dataclass
-class History:
-    """What happened: validation figures by step and the best one."""
+class PretrainHistory:
+    """Validation losses by step, and the best one."""
 
     rows: list[dict[str, float]] = field(default_factory=list)
     best: float = float("inf")
@@ -52,7 +108,7 @@ class History:
     seconds: float = 0.0
 
     def add(self, row: dict[str, float]) -> dict[str, float]:
-        """Take in an evaluation; gives it back."""
+        """Record an evaluation and return it."""
         self.rows.append(row)
         if row["held_out"] < self.best:
             self.best, self.best_step, self.stale = row["held_out"], int(row["step"]), 0
@@ -86,77 +142,78 @@ def _times(noise: Noise, low: float) -> Tensor:
 
 
 @torch.no_grad()
-def validate(denoiser: Denoiser, x: Tensor, label: Tensor | None, low: float, chunk: int = 250) -> float:
+def validate(denoiser: Denoiser, x: Tensor, label: Tensor | None, low: float) -> float:
     """Mean denoising loss on held-out samples with fixed noise."""
     losses = []
-    for start in range(0, len(x), chunk):
-        part = x[start : start + chunk]
-        noise = Noise(0, range(start, start + len(part)), "validate")
-        t = _times(noise, low)
-        part_label = None if label is None else label[start : start + chunk]
+    for start in range(0, len(x), VALIDATION_BATCH):
+        rows = slice(start, start + VALIDATION_BATCH)
+        noise = Noise(0, range(start, start + len(x[rows])), "validate")
+        t, corrupt = _times(noise, low), noise.uniform("corrupt", x.shape[1])
         losses.append(
-            denoising_loss(denoiser, part, part_label, t, noise.uniform("corrupt", part.shape[1]), False)
+            denoising_loss(denoiser, x[rows], None if label is None else label[rows], t, corrupt, False)
         )
     return float(torch.cat(losses).mean())
 
 
-def pretrain(
+def train(
     denoiser: Denoiser,
-    train: Samples,
-    held_out: Samples,
-    schedule: Schedule,
-    report: Report = lambda row: print(json.dumps(row), flush=True),
-) -> tuple[Denoiser, History]:
-    """Train, keep the EMA weights that did best on held-out data, stop when they no longer improve."""
-    torch.manual_seed(schedule.seed)  # dropout alone uses the global generator
+    samples: LabelledSamples,
+    held_out: LabelledSamples,
+    config: PretrainConfig,
+    report: Report,
+) -> tuple[Denoiser, PretrainHistory]:
+    """Train and return the EMA weights with the lowest held-out loss; stop when it no longer falls."""
+    torch.manual_seed(config.seed)  # dropout alone uses the global generator
+    training, settings = config.training, config.training.optimizer
     optimizer = torch.optim.AdamW(
-        denoiser.parameters(), schedule.lr, betas=schedule.betas, weight_decay=schedule.weight_decay
+        denoiser.parameters(), settings.lr, betas=settings.betas, weight_decay=settings.weight_decay
     )
-    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, partial(_rate, schedule))
-    average, best, history = copy.deepcopy(denoiser), copy.deepcopy(denoiser), History()
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, partial(_rate, config))
+    average, best, history = copy.deepcopy(denoiser), copy.deepcopy(denoiser), PretrainHistory()
     start = time.monotonic()
-    for step in range(1, schedule.iterations + 1):
-        loss = _batch_loss(denoiser, train, schedule, step)
+    for step in range(1, training.iterations + 1):
+        loss = _batch_loss(denoiser, samples, config, step)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(denoiser.parameters(), schedule.clip)
+        torch.nn.utils.clip_grad_norm_(denoiser.parameters(), settings.clip or float("inf"))
         optimizer.step()
         scheduler.step()
-        _follow(average, denoiser, min(schedule.ema, (1 + step) / (10 + step)))
-        if step % schedule.evaluate_every and step != schedule.iterations:
+        _update_average(average, denoiser, min(training.ema, (1 + step) / (10 + step)))
+        if step % config.evaluate_every and step != training.iterations:
             continue
-        figure = validate(average, *held_out, schedule.time_low)
+        figure = validate(average, *held_out, config.time_low)
         row = {"step": step, "train": float(loss.detach()), "held_out": figure}
         report(history.add({**row, "seconds": time.monotonic() - start}))
         if history.best_step == step:
             best.load_state_dict(average.state_dict())
-        elif history.stale >= schedule.patience:
+        elif history.stale >= config.patience:
             break
     history.seconds = time.monotonic() - start
     return best, history
 
 
-def _rate(schedule: Schedule, step: int) -> float:
-    """Learning rate as a part of the highest: a linear warm-up times a cosine from 1 to a tenth."""
-    warm = min(1.0, (step + 1) / max(1, schedule.warmup))
-    done = step / schedule.iterations
+def _rate(config: PretrainConfig, step: int) -> float:
+    """Learning rate as a share of the highest: a linear warm-up times a cosine from 1 to a tenth."""
+    warm = min(1.0, (step + 1) / max(1, config.training.optimizer.warmup))
+    done = step / config.training.iterations
     return warm * (0.55 + 0.45 * float(torch.cos(torch.tensor(torch.pi * min(1.0, done)))))
 
 
-def _batch_loss(denoiser: Denoiser, train: Samples, schedule: Schedule, step: int) -> Tensor:
+def _batch_loss(denoiser: Denoiser, samples: LabelledSamples, config: PretrainConfig, step: int) -> Tensor:
     """Mean loss of a step's batch; its noise decides the items, the dropped labels and the corruption."""
-    x, labels = train
-    noise = Noise(schedule.seed, range((step - 1) * schedule.batch, step * schedule.batch), "pretrain")
+    x, labels = samples
+    batch = config.training.batch
+    noise = Noise(config.seed, range((step - 1) * batch, step * batch), "pretrain")
     pick = (noise.uniform("item") * len(x)).long()
     label = None
     if labels is not None:
-        label = torch.where(noise.uniform("drop") < schedule.label_drop, -1, labels[pick])
-    t, x0 = _times(noise, schedule.time_low), x[pick]
+        label = torch.where(noise.uniform("drop") < config.training.label_dropout, -1, labels[pick])
+    t, x0 = _times(noise, config.time_low), x[pick]
     return denoising_loss(denoiser, x0, label, t, noise.uniform("corrupt", x0.shape[1]), True).mean()
 
 
 @torch.no_grad()
-def _follow(average: Denoiser, denoiser: Denoiser, keep: float) -> None:
+def _update_average(average: Denoiser, denoiser: Denoiser, decay: float) -> None:
     """One step of the EMA."""
     for mean, value in zip(average.parameters(), denoiser.parameters(), strict=True):
-        mean.lerp_(value, 1 - keep)
+        mean.lerp_(value, 1 - decay)

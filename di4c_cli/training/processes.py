@@ -1,12 +1,20 @@
-"""Several processes as one: the accelerator, and decisions taken once and shared."""
+"""Inside a training process: its accelerator and device, decisions shared by all processes, and signals.
+
+The first Ctrl-C or SIGTERM asks the training loop to stop after its step; the second ends the process at once. A
+stopped run ends with 128 + the signal's number, as shells report it: 130 after Ctrl-C, 143 after SIGTERM.
+"""
 
 from __future__ import annotations
 
 import os
+import signal
+import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
+from types import FrameType
 from typing import Any, TypeVar
 
 import torch
@@ -15,51 +23,63 @@ from accelerate.state import AcceleratorState
 from accelerate.utils import InitProcessGroupKwargs, broadcast_object_list
 
 from di4c_cli.errors import Di4cError, UserError
-from di4c_cli.training.processor import avoid_broken_tiles
+from di4c_cli.training.launch import LAUNCHER_VARIABLE
 
-PATIENCE = timedelta(hours=2)
-"""How long processes wait for each other; one may be encoding a corpus. A dead one is noticed at once."""
-
-DEVICE = "ACCELERATE_TORCH_DEVICE"
-"""Where Accelerate looks for the one device to use."""
+COLLECTIVE_TIMEOUT = timedelta(hours=2)
+"""How long processes wait for each other; one may be encoding a corpus. A dead process is noticed at once."""
+DEVICE_VARIABLE = "ACCELERATE_TORCH_DEVICE"
+"""Environment variable in which Accelerate looks for the device."""
+LOST_CONNECTION_WORDS = (
+    "Connection closed by peer",
+    "Connection reset",
+    "Broken pipe",
+    "Socket",
+    "gloo",
+    "NCCL",
+)
+"""Words of torch's error messages which mean that another process of the run is gone."""
+SAME_KEY_PRESS_SECONDS = 0.2
+"""A second signal within this time belongs to the same key press: some launchers send it twice."""
 
 Value = TypeVar("Value")
 
 
-class Told(Di4cError):
-    """An error of the main process, which prints it; the others end quietly with its exit code."""
+class MainProcessError(Di4cError):
+    """The main process failed and reports it; the others end without a message and with its exit code."""
 
     quiet = True
 
 
-LOST = ("Connection closed by peer", "Connection reset", "Broken pipe", "Socket", "gloo", "NCCL")
-"""Signs in a message that another process of the run is gone."""
+class Stopped(Di4cError):
+    """The run stopped on a signal, with a checkpoint."""
+
+    def __init__(self, message: str, hint: str = "", exit_code: int = 128 + signal.SIGINT) -> None:
+        super().__init__(message, hint)
+        self.exit_code = exit_code
 
 
 def lost_contact(error: Exception) -> bool:
     """Whether an error of torch's process group means that another process died."""
-    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in LOST)
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in LOST_CONNECTION_WORDS)
 
 
 def make_accelerator(
     precision: str, device: str | None, trackers: Sequence[str], project: Path
 ) -> Accelerator:
-    """The accelerator for one process or for however many the launcher started."""
+    """The accelerator of this process, for as many processes as the launcher started."""
     check_device(device)
     cpu = on_cpu(device)
     if cpu:
         os.environ["ACCELERATE_USE_CPU"] = "true"
-        if precision != "no":
-            avoid_broken_tiles()
-    # a second run in one Python process may want another precision
+    # a second run in one Python process may use another precision
     AcceleratorState._reset_state(reset_partial_state="WORLD_SIZE" not in os.environ)
-    with _one_device(device):
+    with _numbered_device(device):
         accelerator = Accelerator(
             cpu=cpu,
             mixed_precision=precision,
             log_with=list(trackers) or None,
             project_dir=str(project) if trackers else None,
-            kwargs_handlers=[InitProcessGroupKwargs(timeout=PATIENCE)],
+            kwargs_handlers=[InitProcessGroupKwargs(timeout=COLLECTIVE_TIMEOUT)],
         )
     if precision == "fp16" and accelerator.device.type == "cpu":
         raise UserError("fp16 needs a GPU.", "Use --precision bf16 or no.")
@@ -67,37 +87,37 @@ def make_accelerator(
 
 
 @contextmanager
-def _one_device(device: str | None) -> Iterator[None]:
-    """Tell Accelerate the number of the GPU, if one was named; it asks once, when it is made."""
-    before = os.environ.get(DEVICE)
+def _numbered_device(device: str | None) -> Iterator[None]:
+    """Tell Accelerate the number of the GPU, if the user gave one; it reads the variable when it is created."""
+    before = os.environ.get(DEVICE_VARIABLE)
     if device is not None and ":" in device:
-        os.environ[DEVICE] = device
+        os.environ[DEVICE_VARIABLE] = device
     try:
         yield
     finally:
         if before is None:
-            os.environ.pop(DEVICE, None)
+            os.environ.pop(DEVICE_VARIABLE, None)
         else:
-            os.environ[DEVICE] = before
+            os.environ[DEVICE_VARIABLE] = before
 
 
 def on_cpu(device: str | None) -> bool:
-    """Whether a run with this `--device` uses the CPU. Apple's GPU is used only when it is asked for."""
+    """Whether a run with this `--device` uses the CPU. Apple's GPU is used only on request."""
     return device.partition(":")[0] == "cpu" if device is not None else not torch.cuda.is_available()
 
 
 def idle_mps() -> bool:
-    """Whether there is a GPU of Apple's that a run without `--device` leaves alone."""
+    """Whether this machine has an Apple GPU that a run without `--device` does not use."""
     return torch.backends.mps.is_available() and not torch.cuda.is_available()
 
 
 def training_device(device: str | None) -> str:
-    """Where one process trains with this `--device`, for what comes after the training."""
+    """The device on which one process trains with this `--device`."""
     return device or ("cpu" if on_cpu(device) else "cuda")
 
 
 def check_device(device: str | None) -> None:
-    """Refuse a device this machine does not have, and one GPU by its number for several processes."""
+    """Reject a device that this machine does not have, and one numbered GPU for several processes."""
     if device is None:
         return
     counts = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
@@ -110,12 +130,12 @@ def check_device(device: str | None) -> None:
     if numbered and int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UserError(
             f"Several processes cannot all train on {device}.",
-            f"Write --device {kind}, and choose GPUs with CUDA_VISIBLE_DEVICES.",
+            f"Use --device {kind}, and choose GPUs with CUDA_VISIBLE_DEVICES.",
         )
 
 
 def on_main(accelerator: Accelerator, action: Callable[[], Value]) -> Value:
-    """Run an action in the main process alone and give its result, or its error, to all of them."""
+    """Run an action in the main process only and give its result, or its error, to all processes."""
     message: list[Any] = [None, None]
     if accelerator.is_main_process:
         try:
@@ -125,8 +145,61 @@ def on_main(accelerator: Accelerator, action: Callable[[], Value]) -> Value:
             raise
     broadcast_object_list(message)
     if message[1] is not None:
-        told = Told("The main process stopped.")
-        told.exit_code = message[1]
-        raise told
+        failed = MainProcessError("The main process stopped.")
+        failed.exit_code = message[1]
+        raise failed
     value: Value = message[0]
     return value
+
+
+class StopRequest:
+    """`asked` becomes true when a signal arrives, or when the launcher of this process has died."""
+
+    def __init__(self, loud: bool = True) -> None:
+        self.loud = loud
+        self._first: dict[int, float] = {}
+        self._parent = os.getppid() if os.environ.get(LAUNCHER_VARIABLE) == str(os.getppid()) else None
+
+    @property
+    def asked(self) -> bool:
+        """Whether the run should stop; the loop reads it once per step."""
+        return bool(self._first) or (self._parent is not None and os.getppid() != self._parent)
+
+    @property
+    def exit_code(self) -> int:
+        """The code of the first signal; a process that another one told to stop reports Ctrl-C."""
+        return 128 + next(iter(self._first), signal.SIGINT)
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        """The signal handler."""
+        now = time.monotonic()
+        if now - self._first.get(number, now) > SAME_KEY_PRESS_SECONDS:
+            self._write("di4c: stopped at once; the last checkpoint is intact.\n")
+            os._exit(128 + number)
+        if not self._first:
+            self._write(
+                "di4c: finishing this step and writing a checkpoint; a second signal stops at once.\n"
+            )
+        self._first.setdefault(number, now)
+
+    def _write(self, text: str) -> None:
+        if self.loud:
+            # directly to the descriptor: the handler may interrupt a write of the same stream
+            os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, text.encode())
+
+
+@contextmanager
+def stop_on_signal(loud: bool = True) -> Iterator[StopRequest]:
+    """Handle SIGINT and SIGTERM while the block runs; the previous handlers are restored afterwards."""
+    request = StopRequest(loud)
+    before: dict[int, Any] = {}
+    for number in (int(signal.SIGINT), int(signal.SIGTERM)):
+        try:
+            before[number] = signal.signal(number, request)
+        except ValueError:  # not the main thread (a notebook's worker): signals stay as they are
+            break
+    try:
+        yield request
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

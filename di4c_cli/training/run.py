@@ -21,17 +21,28 @@ from di4c_cli.model import Model, load, load_folder
 from di4c_cli.model_folder import save_folder
 from di4c_cli.recipe import Recipe
 from di4c_cli.training.checkpoint import full_disk_explained
-from di4c_cli.training.curves import draw_curves
 from di4c_cli.training.loop import Report, RunContext, TrainingLoop
-from di4c_cli.training.metrics import MetricsFile, Row, read_rows
-from di4c_cli.training.periodic import write_samples
+from di4c_cli.training.metrics import (
+    MetricsFile,
+    MetricsRow,
+    check_trackers,
+    read_rows,
+    start_trackers,
+    track,
+)
+from di4c_cli.training.pictures import draw_curves, write_samples
 from di4c_cli.training.plan import make_batch_plan
-from di4c_cli.training.processes import idle_mps, lost_contact, make_accelerator, on_main
+from di4c_cli.training.processes import (
+    StopRequest,
+    idle_mps,
+    lost_contact,
+    make_accelerator,
+    on_main,
+    stop_on_signal,
+)
 from di4c_cli.training.round_data import open_round_data, with_synthetic
-from di4c_cli.training.run_folder import RunFolder, State
-from di4c_cli.training.signals import StopRequest, stop_on_signal
+from di4c_cli.training.run_folder import RunFolder, RunState
 from di4c_cli.training.student_init import build_method, method_on_meta, new_student, student_config
-from di4c_cli.training.trackers import check_trackers, start_trackers, track
 
 
 def _silent(_: object) -> None:
@@ -64,12 +75,12 @@ def distill(recipe: Recipe, out: Path, options: RunOptions) -> RunResult:
     check_trackers(list(recipe.training.trackers))
     accelerator = make_accelerator(recipe.training.precision, options.device, recipe.training.trackers, out)
     main = accelerator.is_main_process
-    state = State.NEW
+    state = RunState.NEW
     if not options.force:
         state = on_main(accelerator, lambda: folder.state(recipe))
     if main and options.device is None and idle_mps():
         options.say("Training on the CPU, because training on Apple's GPU is untested. --device mps uses it.")
-    if state is State.FINISHED:
+    if state is RunState.FINISHED:
         accelerator.end_training()
         return RunResult(folder, True, main)
     # reads teacher and data before anything is written
@@ -137,7 +148,9 @@ class Run:
             self.accelerator.wait_for_everyone()
         if self.accelerator.is_main_process:
             with full_disk_explained(self.folder.student):
-                draw_curves(read_rows(self.folder.metrics), self.folder.curves)
+                draw_curves(
+                    read_rows(self.folder.metrics), self.folder.curves, self.recipe.method.live_metrics
+                )
                 self.folder.finish(self.recipe.rounds)
         self.accelerator.wait_for_everyone()
         self.accelerator.end_training()
@@ -146,7 +159,7 @@ class Run:
         """Train one round from its last checkpoint, if it has one, and write its student."""
         teacher, device = self.teacher, self.accelerator.device
         if number > 1:
-            teacher = load_folder(self.folder.round_student(number - 1)).taught_by(self.teacher)
+            teacher = load_folder(self.folder.round_student(number - 1)).with_teacher(self.teacher)
         source = self.source if number == 1 else open_round_data(self.recipe, teacher, number, device)
         config = student_config(teacher, self.recipe, number)
         config.provenance["data"] = getattr(source, "origin", config.provenance["data"])
@@ -197,7 +210,7 @@ class Run:
         teacher: Model,
     ) -> RunContext:
         def sample(step: int, tensors: dict[str, Tensor]) -> None:
-            model = averaged(config, tensors, teacher.folder).taught_by(self.teacher)
+            model = averaged(config, tensors, teacher.folder).with_teacher(self.teacher)
             model.to(self.accelerator.device)
             write_samples(model, self.folder.samples, number, step, self.recipe.seed)
             self.teacher.to("cpu")
@@ -205,10 +218,10 @@ class Run:
         checkpoints = self.folder.checkpoints(number)
         return RunContext(checkpoints, metrics, stop, self._report, sample, self.options.say)
 
-    def _report(self, row: Row) -> None:
+    def _report(self, row: MetricsRow) -> None:
         self.options.report(row)
         if self.recipe.training.trackers:
-            track(self.accelerator, self.recipe, row)
+            track(self.accelerator, row, self.recipe.training.iterations)
 
     def _metrics(self, number: int, last: Path | None) -> MetricsFile | None:
         if not self.accelerator.is_main_process:

@@ -1,4 +1,4 @@
-"""The folder of a run: what is in it, whether it may be resumed, and who is writing to it."""
+"""The folder of a run: its paths, whether a command may resume it, and the lock of its one writer."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ from di4c_cli import files, recipe_file
 from di4c_cli.errors import UserError
 from di4c_cli.recipe import Recipe
 
-PREFIX = "step-"
-"""Of checkpoint folders."""
-FREE = {
+CHECKPOINT_PREFIX = "step-"
+CHANGEABLE_KEYS = {
     "evaluation",
     "summary",
     "training.checkpoint_every",
@@ -29,17 +28,17 @@ FREE = {
     "training.sample_every",
     "training.trackers",
 }
-"""Recipe keys that do not change the student, so a run may go on with other values."""
+"""Recipe keys that do not change the student; a run may be resumed with other values."""
 
 
 def checkpoint_folders(root: Path) -> list[Path]:
     """Complete checkpoints, oldest first."""
-    found = [path for path in root.glob(f"{PREFIX}*") if (path / "state.json").is_file()]
-    return sorted(found, key=lambda path: int(path.name.removeprefix(PREFIX)))
+    found = [path for path in root.glob(f"{CHECKPOINT_PREFIX}*") if (path / "state.json").is_file()]
+    return sorted(found, key=lambda path: int(path.name.removeprefix(CHECKPOINT_PREFIX)))
 
 
-class State(Enum):
-    """What a folder is to a recipe."""
+class RunState(Enum):
+    """RunState of a run folder with respect to a recipe."""
 
     NEW = "new"
     UNFINISHED = "unfinished"
@@ -62,7 +61,7 @@ class RunFolder:
         return self.path / f"round-{number}"
 
     def round_student(self, number: int) -> Path:
-        """The student a round ends with."""
+        """The student that a round writes at its end."""
         return self.round(number) / "student"
 
     def checkpoints(self, number: int) -> Path:
@@ -79,7 +78,7 @@ class RunFolder:
         return found[-1] if found else None
 
     def clean(self) -> None:
-        """Remove what killed processes left half written; only for the holder of the lock."""
+        """Remove the incomplete files of killed processes; the caller must hold the lock."""
         for folder in (self.path, *self.path.glob("round-*"), *self.path.glob("round-*/checkpoints")):
             for path in [*folder.glob(".*.part"), *folder.glob(".*.old")]:
                 if path.is_dir() and not path.is_symlink():
@@ -87,29 +86,29 @@ class RunFolder:
                 else:
                     path.unlink(missing_ok=True)
 
-    def state(self, recipe: Recipe) -> State:
-        """New, unfinished or finished; a folder of something else is refused with the difference."""
+    def state(self, recipe: Recipe) -> RunState:
+        """New, unfinished or finished; the folder of another recipe is rejected with the differences."""
         if not self.path.exists():
-            return State.NEW
+            return RunState.NEW
         if not self.path.is_dir():
             raise UserError(f"{self.path} is a file.", "Choose another --out.")
         if not self.recipe.is_file():
-            if any(not _passing(entry.name) for entry in self.path.iterdir()):
+            if any(not _is_leftover(entry.name) for entry in self.path.iterdir()):
                 raise UserError(
                     f"{self.path} holds something that is not a di4c run.",
                     "Choose another --out, or --force moves it aside.",
                 )
-            return State.NEW
+            return RunState.NEW
         hint = "Choose another --out, or --force moves the old run aside."
         stored = _read_recipe(self.recipe)
         recipe_file.check_renamed_keys(recipe_file.dotted_keys(stored), f"The run in {self.path}", hint)
-        found = differences(_whole(stored), recipe.model_dump(mode="json"))
+        found = differences(_with_defaults(stored), recipe.model_dump(mode="json"))
         if found:
             raise UserError(f"{self.path} holds a run of another recipe: {'; '.join(found)}.", hint)
-        return State.FINISHED if (self.student / "config.json").is_file() else State.UNFINISHED
+        return RunState.FINISHED if (self.student / "config.json").is_file() else RunState.UNFINISHED
 
     def move_aside(self) -> Path | None:
-        """Rename an existing folder to a free name; None if there was nothing. Not under a run at work."""
+        """Rename an existing folder to a free name, unless a run is writing to it; None if there is no folder."""
         if not self.path.exists():
             return None
         if (self.path / ".lock").is_file():
@@ -131,13 +130,13 @@ class RunFolder:
         files.write_text(self.recipe, recipe_file.dump(recipe))
 
     def finish(self, rounds: int) -> None:
-        """The last round's student becomes the run's; its presence says that the run is finished."""
+        """Copy the last round's student to `student/`, whose presence marks the run as finished."""
         with files.new_folder(self.student) as part:
             shutil.copytree(self.round_student(rounds), part, dirs_exist_ok=True)
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """One writer at a time; the system frees the lock of a killed process."""
+        """Allow one writer at a time; the system releases the lock of a killed process."""
         self.path.mkdir(parents=True, exist_ok=True)
         with (self.path / ".lock").open("w") as handle:
             try:
@@ -149,8 +148,8 @@ class RunFolder:
             yield
 
 
-def _passing(name: str) -> bool:
-    """The lock, and what a process killed before its first file was whole leaves behind."""
+def _is_leftover(name: str) -> bool:
+    """Whether a name is the lock or an incomplete file of a process that was killed at its start."""
     return name == ".lock" or (name.startswith(".") and name.endswith(".part"))
 
 
@@ -166,8 +165,8 @@ def _read_recipe(path: Path) -> dict[str, Any]:
     return tree
 
 
-def _whole(tree: dict[str, Any]) -> dict[str, Any]:
-    """A stored recipe with the keys that did not exist when it was written, at their defaults."""
+def _with_defaults(tree: dict[str, Any]) -> dict[str, Any]:
+    """A stored recipe; keys that did not exist when it was written have their defaults."""
     try:
         return Recipe.model_validate(tree).model_dump(mode="json")
     except ValidationError:
@@ -175,18 +174,18 @@ def _whole(tree: dict[str, Any]) -> dict[str, Any]:
 
 
 def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """`key: old -> new` for every key that matters."""
+    """One sentence part for every differing key that changes the student."""
     before, after = flatten(old), flatten(new)
     out = []
     for key in sorted(before.keys() | after.keys()):
-        free = any(key == name or key.startswith(f"{name}.") for name in FREE)
-        if not free and before.get(key) != after.get(key):
+        changeable = any(key == name or key.startswith(f"{name}.") for name in CHANGEABLE_KEYS)
+        if not changeable and before.get(key) != after.get(key):
             out.append(f"{key}: {before.get(key)} there, {after.get(key)} asked")
     return out
 
 
 def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings as dotted keys."""
+    """Nested settings with dotted keys."""
     out: dict[str, Any] = {}
     for key, value in tree.items():
         if isinstance(value, dict):
@@ -197,7 +196,7 @@ def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def default_out(teacher: str, recipe: str, seed: int) -> Path:
-    """`runs/<teacher>-<recipe>-s<seed>`; of a path only its end is kept."""
+    """`runs/<teacher>-<recipe>-s<seed>`, with only the last part of a teacher's path."""
     path, here = Path(teacher), Path(teacher).exists()
     words = [word for word in (path.resolve() if here else path).parts if word not in ("/", ".", "..")]
     if len(words) > 1 and words[-1] in ("student", "teacher"):

@@ -16,7 +16,7 @@ from di4c_cli.recipe import Recipe
 from di4c_cli.schema import Section
 
 
-class Row(Section):
+class SweepRow(Section):
     """One student of the table."""
 
     label: str = Field(description="name of the row")
@@ -39,13 +39,13 @@ class Sweep(Section):
     steps: list[int] = Field(min_length=1, description="sampling steps, the columns of the table")
     samples: int = Field(2000, ge=2, description="samples for each figure")
     metrics: list[str] = Field(default_factory=lambda: ["frechet", "is"], description="figures in each cell")
-    rows: list[Row] = Field(
+    rows: list[SweepRow] = Field(
         min_length=1, description="`label` and `set`, dotted keys and values, of each student"
     )
 
 
 def read_sweep(name: str) -> Sweep:
-    """A sweep by name or path; a recipe of another kind is refused."""
+    """A sweep by name or path; a recipe of another kind is rejected."""
     kind = recipe_file.kind_of(name)
     if kind != "sweep":
         known = [other for other in recipe_file.names() if recipe_file.kind_of(other) == "sweep"]
@@ -53,12 +53,12 @@ def read_sweep(name: str) -> Sweep:
     sweep = recipe_file.validate(Sweep, recipe_file.raw(name), name)
     folders = [row.folder for row in sweep.rows]
     if len(set(folders)) < len(folders) or "" in folders:
-        raise UserError(f"Two rows of {name} have the same label.", "Give every row a label of its own.")
+        raise UserError(f"Two rows of {name} have the same label.", "Give every row its own label.")
     return sweep
 
 
-def row_recipes(sweep: Sweep, base: str | None, overrides: dict[str, Any]) -> list[tuple[Row, Recipe]]:
-    """Every row as a whole recipe; `overrides` (flags) have the last word."""
+def row_recipes(sweep: Sweep, base: str | None, overrides: dict[str, Any]) -> list[tuple[SweepRow, Recipe]]:
+    """Every row as a whole recipe; `overrides` (flags) take precedence."""
     return [
         (row, recipe_file.read(base or sweep.base, {**sweep.set, **row.set, **overrides}))
         for row in sweep.rows

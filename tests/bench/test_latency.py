@@ -14,14 +14,14 @@ from scipy.stats import wilcoxon
 from typer.testing import CliRunner
 
 from di4c_cli.bench import textbook
-from di4c_cli.bench.contenders import SHAPES, Contest, from_shape
-from di4c_cli.bench.latency import describe, interleaved, measure, paired_ratio, quantile
+from di4c_cli.bench.latency import describe, interleaved, measure, paired_ratio
+from di4c_cli.bench.pairs import SHAPES, ModelPair, random_pair
 from di4c_cli.cli.app import app
 from di4c_cli.denoiser import Denoiser
 from di4c_cli.latent.prior import LatentPrior
 from di4c_cli.network import build
 from di4c_cli.process import Gaussian, Masked
-from di4c_cli.sampler.settings import Settings
+from di4c_cli.sampler.plan import SamplingPlan
 
 SIZES = {"length": 8, "width": 16, "depth": 1, "heads": 2, "mlp": 16, "labels": 3}
 
@@ -32,7 +32,7 @@ def tiny(latent: bool) -> Denoiser:
     return Denoiser(net, Masked(6), LatentPrior() if latent else None, labels=3).eval()
 
 
-def test_sides_take_turns_and_warm_up_is_thrown_away() -> None:
+def test_interleaved_sides_take_turns_and_warmup_is_discarded() -> None:
     order: list[str] = []
     sides = {name: (lambda i, name=name: order.append(f"{name}{i}")) for name in "ab"}
     seconds = interleaved(sides, batches=3, warmup=1)
@@ -54,7 +54,7 @@ def test_paired_ratio_is_the_signed_rank_interval() -> None:
         assert wilcoxon(logs - inside).pvalue > 0.04 > wilcoxon(logs - outside).pvalue - 0.02
 
 
-def test_the_interval_covers_and_ignores_disturbed_batches() -> None:
+def test_paired_ratio_covers_the_truth_and_ignores_disturbed_batches() -> None:
     rng = np.random.default_rng(2)
     hits = 0
     for _ in range(400):
@@ -67,37 +67,37 @@ def test_the_interval_covers_and_ignores_disturbed_batches() -> None:
     assert paired_ratio(disturbed, [1.0] * 21)["ratio"] == 1.0
 
 
-def test_figures_of_one_side() -> None:
+def test_describe_summarises_one_side() -> None:
     figures = describe([1.0, 2.0, 3.0, 4.0], batch=8, length=10)
     assert figures["mean"] == figures["p50"] == 2.5 and figures["std"] == pytest.approx(1.290994)
-    assert figures["p95"] == pytest.approx(3.85) == quantile([4, 3, 2, 1], 0.95)
+    assert figures["p95"] == pytest.approx(3.85) == np.quantile([4, 3, 2, 1], 0.95)
     assert figures["samples_per_second"] == 3.2 and figures["tokens_per_second"] == 32
 
 
 @pytest.mark.parametrize("way", [{}, {"sampler": "confidence", "guidance": 2.0}])
-def test_a_contest_with_all_four_sides(way: dict[str, object]) -> None:
-    settings = Settings(steps=3, **way)  # type: ignore[arg-type]
-    result = measure(Contest("tiny", tiny(False), tiny(True), settings, batch=2), 10, 1, compare=True)
+def test_measure_compares_all_four_sides(way: dict[str, object]) -> None:
+    settings = SamplingPlan(steps=3, **way)  # type: ignore[arg-type]
+    result = measure(ModelPair("tiny", tiny(False), tiny(True), settings, batch=2), 10, 1, compare=True)
     assert list(result["sides"]) == ["teacher", "student", "body only", "textbook"]
     assert all(len(side["seconds"]) == 10 and side["peak_mb"] > 1 for side in result["sides"].values())
     for key in ("overhead", "over_body", "textbook_over_ours"):
         assert 0 < result[key]["low"] <= result[key]["ratio"] <= result[key]["high"]
 
 
-def test_textbook_samplers_end_filled() -> None:
+def test_textbook_samplers_leave_no_mask() -> None:
     for way in ({}, {"sampler": "confidence", "guidance": 2.0}):
-        x = textbook.sample(tiny(True), Settings(steps=3, **way), 5)  # type: ignore[arg-type]
+        x = textbook.sample(tiny(True), SamplingPlan(steps=3, **way), 5)  # type: ignore[arg-type]
         assert x.shape == (5, 8) and int(x.max()) < 6
     net = build({"type": "maskgit", "symbols": 6, **SIZES, "latent": {"dim": 4, "distribution": "normal"}})
     wide = Denoiser(net, Masked(6), LatentPrior(4, "normal"), labels=3)
-    assert textbook.sample(wide, Settings(steps=2), 5).shape == (5, 8)
+    assert textbook.sample(wide, SamplingPlan(steps=2), 5).shape == (5, 8)
     sizes = {"channels": 8, "multipliers": [1, 2], "blocks": 1, "attention": [1], "time_dim": 8}
     net = build({"type": "unet", "symbols": 6, "shape": [1, 4, 4], **sizes})
-    x = textbook.sample(Denoiser(net, Gaussian(6)), Settings(steps=3, grid="pixels", last="argmax"), 2)
+    x = textbook.sample(Denoiser(net, Gaussian(6)), SamplingPlan(steps=3, grid="pixels", last="argmax"), 2)
     assert x.shape == (2, 16) and int(x.min()) >= 0 and int(x.max()) < 6
 
 
-def test_the_paper_shapes_are_the_published_ones() -> None:
+def test_shapes_have_the_published_sizes() -> None:
     facts = {name: (shape.sampling["steps"], shape.batch) for name, shape in SHAPES.items()}
     assert facts["cifar10"] == (10, 50) and facts["imagenet"] == (4, 64) and facts["openwebtext"] == (16, 16)
     with torch.device("meta"):
@@ -107,12 +107,12 @@ def test_the_paper_shapes_are_the_published_ones() -> None:
     assert counts["imagenet"] == 174_160_874 and counts["openwebtext"] == 169_627_218
 
 
-def test_a_reduced_batch_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bench_latency_states_a_reduced_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     small = {"type": "dit", "symbols": 9, "length": 6, "width": 8, "depth": 1, "heads": 2, "cond_dim": 4}
     shape = replace(SHAPES["openwebtext"], network=small, process={"type": "masked", "symbols": 9})
     monkeypatch.setitem(SHAPES, "openwebtext", shape)
-    contest = from_shape("openwebtext", "cpu", None, None)
-    assert contest.batch == 1 and "batch 1 instead of 16" in contest.note
+    pair = random_pair(shape, "cpu", None, None)
+    assert pair.batch == 1 and "batch 1 instead of 16" in pair.note
     done = CliRunner().invoke(app, ["bench-latency", "--shape", "openwebtext", "--batches", "10"])
     assert done.exit_code == 0 and "batch 1 instead of 16" in done.stderr and Path("latency.png").is_file()
     last = json.loads(done.stdout.splitlines()[-1])
@@ -130,24 +130,6 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("words", "reason"), MISTAKES)
-def test_mistakes(words: list[str], reason: str) -> None:
+def test_bench_latency_reports_a_mistake_in_one_sentence(words: list[str], reason: str) -> None:
     done = CliRunner().invoke(app, ["bench-latency", *words])
     assert done.exit_code == 2 and reason in done.stderr and len(done.stderr.strip().splitlines()) == 1
-
-
-def test_sizes_that_do_not_go_together_are_one_sentence() -> None:
-    words = [
-        "bench-train",
-        "--width",
-        "100",
-        "--length",
-        "8",
-        "--runs",
-        "1",
-        "--warmup",
-        "0",
-        "--sides",
-        "ours",
-    ]
-    ran = CliRunner().invoke(app, words)
-    assert ran.exit_code == 2 and "must be a multiple" in ran.output and "Memory" not in ran.output

@@ -23,6 +23,7 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_help_imports_no_torch() -> None:
     code = (
         "import sys\nfrom di4c_cli.cli.app import app\n"
@@ -35,8 +36,9 @@ def test_help_imports_no_torch() -> None:
     assert all(command in done.stdout for command in COMMANDS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_explains_itself_without_torch(command: str) -> None:
+def test_command_help_imports_no_torch(command: str) -> None:
     code = (
         f"import sys\nfrom di4c_cli.cli.app import app\n"
         f"try:\n    app([{command!r}, '--help'])\nexcept SystemExit:\n    pass\nprint('torch' in sys.modules)"
@@ -46,7 +48,7 @@ def test_every_command_explains_itself_without_torch(command: str) -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_option_is_explained_and_shown_as_written(command: str) -> None:
+def test_option_help_exists_and_is_shown_as_written(command: str) -> None:
     """Square brackets are markup to the help's printer: `Steps [4].` would be shown as `Steps .`"""
     found = get_command(app).commands[command]
     parameters = [
@@ -61,11 +63,12 @@ def test_every_option_is_explained_and_shown_as_written(command: str) -> None:
         assert not re.search(r" \.(?!\w)", told), f"{command} {parameter.name}"
 
 
-def test_version_and_module_entry() -> None:
+def test_version_is_printed_by_the_module() -> None:
     done = run("--version")
     assert done.returncode == 0 and done.stdout == f"di4c {__version__}\n"
 
 
+@pytest.mark.slow
 def test_recipes_list_and_show() -> None:
     listing = run("recipes")
     assert listing.returncode == 0 and "tiny-digits" in listing.stdout
@@ -76,7 +79,7 @@ def test_recipes_list_and_show() -> None:
     assert len(wrong.stderr.strip().splitlines()) == 1
 
 
-def test_a_closed_pipe_is_no_error() -> None:
+def test_recipes_ignores_a_closed_pipe() -> None:
     command = f"{sys.executable} -m di4c_cli recipes | head -n 1; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
     assert done.stderr == "" and done.stdout.splitlines()[-1] in ("0", "1")
@@ -91,7 +94,7 @@ def test_a_closed_pipe_is_no_error() -> None:
         (MemoryError(), "the CPU"),
     ],
 )
-def test_memory_that_runs_out_is_one_sentence(
+def test_guarded_reports_lack_of_memory_in_one_sentence(
     error: Exception, place: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def command() -> None:
@@ -104,7 +107,7 @@ def test_memory_that_runs_out_is_one_sentence(
     assert f"Out of memory on {place}." in said and "--micro-batch 1" in said
 
 
-def test_other_runtime_errors_are_not_hidden() -> None:
+def test_guarded_passes_other_runtime_errors() -> None:
     with pytest.raises(RuntimeError, match="a bug"):
         guarded(lambda: (_ for _ in ()).throw(RuntimeError("a bug")))
 

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from di4c_cli.cli.app import app
-from di4c_cli.evaluation.result import Results
+from di4c_cli.evaluation.results import Results
 from tests.helpers.small_models import digits, judge_folder, save_pair, small_model, text_pair
 
 __all__ = ["digits", "judge_folder", "text_pair"]
@@ -51,14 +51,16 @@ def test_eval_writes_table_json_plot_and_page(evaluated: Path) -> None:
     assert "--seed" not in results.command
 
 
-def test_json_is_alone_on_stdout_and_repeats_bit_for_bit(digits: tuple[Path, Path], evaluated: Path) -> None:
+def test_eval_json_is_alone_on_stdout_and_equal_in_a_second_run(
+    digits: tuple[Path, Path], evaluated: Path
+) -> None:
     done = run("eval", "--student", digits[1], "--steps", "1,2", "-n", 40, "--json", "--out", "again")
     assert done.exit_code == 0
     again, first = json.loads(done.stdout), json.loads((evaluated / "results.json").read_bytes())
     assert [cell["figures"] for cell in again["cells"]] == [cell["figures"] for cell in first["cells"]]
 
 
-def test_default_places_follow_the_run(digits: tuple[Path, Path], tmp_path: Path) -> None:
+def test_eval_and_report_write_into_the_run(digits: tuple[Path, Path], tmp_path: Path) -> None:
     run_folder = Path("runs") / "mine"
     save_pair(run_folder)
     (run_folder / "recipe.yaml").write_text("name: mine\n")
@@ -77,7 +79,7 @@ def test_compare_prints_verdicts(digits: tuple[Path, Path], evaluated: Path) -> 
     assert {one["column"] for one in found} == {"1 step"} and len(found) == 2 * 5
 
 
-def test_compare_refuses_other_protocols(evaluated: Path) -> None:
+def test_compare_rejects_other_protocols(evaluated: Path) -> None:
     content = json.loads((evaluated / "results.json").read_bytes())
     content["protocol"] = "tiny-vq"
     Path("other.json").write_text(json.dumps(content))
@@ -102,20 +104,20 @@ def test_compare_refuses_other_protocols(evaluated: Path) -> None:
         (["--report-me"], "No such option"),
     ],
 )
-def test_mistakes_are_one_sentence(words: list[str], sentence: str) -> None:
+def test_eval_answers_mistakes_in_one_sentence(words: list[str], sentence: str) -> None:
     done = run("eval", *words)
     assert done.exit_code == 2 and sentence in done.stderr and done.stdout == ""
     assert not any(Path().iterdir()), "nothing is written"
 
 
-def test_an_out_folder_with_something_else_is_refused(digits: tuple[Path, Path]) -> None:
+def test_eval_rejects_an_out_folder_with_something_else(digits: tuple[Path, Path]) -> None:
     Path("mine").mkdir()
     (Path("mine") / "letter.txt").write_text("dear")
     assert "not an evaluation" in refused("eval", "--student", digits[1], "--out", "mine")
     assert [path.name for path in Path("mine").iterdir()] == ["letter.txt"]
 
 
-def test_a_judge_without_tokenizer_is_refused(text_pair: tuple[Path, Path], judge_folder: Path) -> None:
+def test_eval_rejects_a_judge_without_tokenizer(text_pair: tuple[Path, Path], judge_folder: Path) -> None:
     bare = Path("bare")
     bare.mkdir()
     for name in ("config.json", "model.safetensors"):
@@ -123,7 +125,7 @@ def test_a_judge_without_tokenizer_is_refused(text_pair: tuple[Path, Path], judg
     assert "has no tokenizer" in refused("eval", "--student", text_pair[1], "--judge", "bare", "-n", 4)
 
 
-def test_references_too_small_or_of_another_size_are_refused(digits: tuple[Path, Path]) -> None:
+def test_eval_rejects_references_too_small_or_of_another_size(digits: tuple[Path, Path]) -> None:
     np.save("few.npy", np.zeros((10, 8, 8), np.uint8))
     few = refused("eval", "--student", digits[1], "-n", 40, "--reference", "few.npy")
     assert "has 10 images, fewer than the 40 samples" in few
@@ -132,7 +134,7 @@ def test_references_too_small_or_of_another_size_are_refused(digits: tuple[Path,
     assert "reference 'large.npy' are 32×32, the samples 8×8" in large
 
 
-def test_stored_samples_are_measured(judge_folder: Path) -> None:
+def test_eval_measures_samples_of_a_file(judge_folder: Path) -> None:
     images = np.random.default_rng(0).integers(0, 256, size=(30, 8, 8)).astype(np.uint8)
     np.save("mine.npy", images)
     done = run("eval", "--samples", "mine.npy", "--json")
@@ -149,7 +151,7 @@ def test_stored_samples_are_measured(judge_folder: Path) -> None:
     }
 
 
-def test_empty_sample_files_are_refused() -> None:
+def test_eval_rejects_empty_sample_files() -> None:
     Path("empty.txt").write_text("\n\n")
     assert "holds no samples" in refused("eval", "--samples", "empty.txt", "--judge", "x")
     np.save("empty.npy", np.zeros((0, 8, 8), np.uint8))
@@ -158,7 +160,7 @@ def test_empty_sample_files_are_refused() -> None:
     assert "holds no samples" in refused("eval", "--samples", "folder")
 
 
-def test_a_small_space_is_measured_exactly(tmp_path: Path) -> None:
+def test_eval_measures_a_small_space_exactly(tmp_path: Path) -> None:
     _, student = save_pair(tmp_path / "pair", "space")
     np.save("data.npy", small_model("teacher", 7, "space").sample(200, steps=3).numpy())
     done = run("eval", "--student", student, "--reference", "data.npy", "--steps", "1,2", "-n", 30, "--json")
@@ -171,7 +173,7 @@ def test_a_small_space_is_measured_exactly(tmp_path: Path) -> None:
     )
 
 
-def test_protocols_are_listed_and_run(digits: tuple[Path, Path]) -> None:
+def test_eval_lists_and_runs_protocols(digits: tuple[Path, Path]) -> None:
     listing = run("eval", "--protocol", "list")
     assert "cifar10-table1" in listing.stdout and "owt-mauve" in listing.stdout
     done = run("eval", "--student", digits[1], "--protocol", "imagenet-best", "--limit", 24, "--out", "best")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from di4c_cli.cli.app import app
-from di4c_cli.evaluation.protocols import protocol
+from di4c_cli.evaluation.protocols import get_protocol
 from tests.helpers.published_models import instrument, many_classes, maskgit, tauldr, text_rows
 from tests.helpers.small_models import judge_folder, save_pair, text_pair
 
@@ -36,7 +36,7 @@ def table(text: str) -> list[list[str]]:
 
 def check_complete(name: str, cells: list[dict[str, object]]) -> None:
     assert [(cell["row"], cell["column"]) for cell in cells] == [
-        (c.row, c.column) for c in protocol(name).cells
+        (c.row, c.column) for c in get_protocol(name).cells
     ]
 
 

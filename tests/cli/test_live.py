@@ -16,19 +16,17 @@ def rows(count: int) -> list[dict[str, Any]]:
     return [{"round": 1, "step": n, "loss": 2.0, "corr": -0.5, "seconds": 0.1} for n in range(1, count + 1)]
 
 
-def test_nothing_is_shown_without_a_terminal(capfd: pytest.CaptureFixture[str]) -> None:
+def test_live_table_is_silent_without_a_terminal(capfd: pytest.CaptureFixture[str]) -> None:
     with live.LiveTable(recipe_file.read("tiny-digits")) as table:
         for row in rows(3):
             table(row)
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_terminal_sees_step_rate_time_left_terms_and_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_live_table_shows_step_rate_time_left_terms_and_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = io.StringIO()
-    monkeypatch.setattr(
-        "rich.console.Console", lambda stderr: Console(file=screen, force_terminal=True, width=120)
-    )
-    monkeypatch.setattr(live, "EVERY", -1.0)
+    monkeypatch.setattr(live, "Console", lambda stderr: Console(file=screen, force_terminal=True, width=120))
+    monkeypatch.setattr(live, "REFRESH_SECONDS", -1.0)
     recipe = recipe_file.read("di4c/tiny-digits", {"training.iterations": 10, "rounds": 2})
     with live.LiveTable(recipe) as table:
         for row in rows(4):

@@ -1,4 +1,4 @@
-"""`di4c sample` through the real command: every way of asking, every mistake."""
+"""`di4c sample` through the real command: every flag, every mistake."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     codes = CODES | {"labels": 3}
     teacher = save(folder, "codes", codes, "masked", pixels, labels=3)
     (folder / "recipe.yaml").write_text(f"teacher: {teacher}\n")
-    taught = {"provenance": {"teacher": "codes"}, "latent": {"inject": "film"}, "labels": 3}
+    student = {"provenance": {"teacher": "codes"}, "latent": {"inject": "film"}, "labels": 3}
     return {
         "text": save(folder, "text", TEXT, "masked", text),
         "codes": teacher,
-        "student": save(folder, "pupil", codes, "masked", pixels, **(taught | {"kind": "student"})),
+        "student": save(folder, "pupil", codes, "masked", pixels, **(student | {"kind": "student"})),
         "grey": save(folder, "grey", GREY, "gaussian", pixels, sampling={"grid": "pixels", "last": "argmax"}),
     }
 
@@ -76,7 +76,7 @@ def result(*words: str) -> dict[str, Any]:
     return out
 
 
-def test_text_goes_to_stdout_and_the_rest_to_stderr(models: dict[str, str]) -> None:
+def test_sample_writes_text_to_stdout_and_the_rest_to_stderr(models: dict[str, str]) -> None:
     done = run("--teacher", models["text"], "--steps", "3", "-n", "2", "--seed", "4")
     assert done.exit_code == 0 and done.stdout.startswith("--- sample 0\n") and "--- sample 1" in done.stdout
     assert "float64" in done.stderr and "3 steps" in done.stderr
@@ -85,7 +85,7 @@ def test_text_goes_to_stdout_and_the_rest_to_stderr(models: dict[str, str]) -> N
     assert run("--teacher", models["text"], "--steps", "3", "-n", "2", "--seed", "5").stdout != done.stdout
 
 
-def test_a_prompt_is_never_changed(models: dict[str, str], tmp_path: Path) -> None:
+def test_prompt_is_never_changed(models: dict[str, str], tmp_path: Path) -> None:
     told = result("--teacher", models["text"], "--steps", "4", "--prompt", "We the people", "-n", "3")
     assert all(text.startswith("we the people") for text in told["samples"]) and told["given"] > 0
     file = tmp_path / "prompt.txt"
@@ -96,7 +96,7 @@ def test_a_prompt_is_never_changed(models: dict[str, str], tmp_path: Path) -> No
     }
 
 
-def test_infilling_keeps_both_sides(models: dict[str, str], tmp_path: Path) -> None:
+def test_infill_keeps_both_sides(models: dict[str, str], tmp_path: Path) -> None:
     file = tmp_path / "hole.txt"
     file.write_text("we the [MASK*7][MASK] of the\n")
     told = result("--teacher", models["text"], "--steps", "3", "--infill", str(file), "-n", "4")
@@ -110,7 +110,7 @@ def test_infilling_keeps_both_sides(models: dict[str, str], tmp_path: Path) -> N
     assert ids.max() < 5
 
 
-def test_images_become_a_png_with_one_column_per_class(models: dict[str, str]) -> None:
+def test_sample_writes_images_as_a_png_with_one_column_per_class(models: dict[str, str]) -> None:
     told = result("--teacher", models["codes"], "--label", "all", "-n", "9", "--steps", "2")
     assert told["out"] == ["samples.png"] and told["labels"] == [0, 1, 2]
     wide = Image.open("samples.png").size
@@ -119,7 +119,7 @@ def test_images_become_a_png_with_one_column_per_class(models: dict[str, str]) -
     assert Path("two.png").is_file()
 
 
-def test_options_that_change_the_law_are_named(models: dict[str, str]) -> None:
+def test_result_names_options_that_change_the_distribution(models: dict[str, str]) -> None:
     plain = result("--teacher", models["text"])
     assert plain["dtype"] == "float64" and "temperature" not in plain and "top_p" not in plain
     options = ["--temperature", "0.7", "--top-p", "0.9", "--sample-dtype", "float32"]
@@ -132,15 +132,15 @@ def test_hybrid_uses_the_student_own_teacher(models: dict[str, str]) -> None:
     assert told["hybrid"] == 2 and told["teacher"] == "codes" and told["model"] == "pupil"
 
 
-def test_a_leader_named_as_teacher_brings_its_own() -> None:
-    """The embedded students lead; `--teacher` may name one, as for a second round."""
+def test_handoff_student_named_as_teacher_uses_its_own_teacher() -> None:
+    """`--teacher` may name an embedded student, as for a second round."""
     told = result("--teacher", "tiny-digits-student", "--steps", "4", "-n", "2")
     own = result("--student", "tiny-digits-student", "--steps", "4", "-n", "2", "--out", "own.png")
     assert told["hybrid"] == own["hybrid"] > 0 and told["teacher"] == "tiny-digits"
     assert Path("samples.png").read_bytes() == Path("own.png").read_bytes()
 
 
-def test_shards_of_another_teacher_are_not_continued(models: dict[str, str], tmp_path: Path) -> None:
+def test_shards_of_another_teacher_are_rejected(models: dict[str, str], tmp_path: Path) -> None:
     """Of the same name, with other weights."""
     words = ["--student", models["student"], "--steps", "2", "--hybrid", "1", "--out", "many", "-n", "100"]
     result(*words, "--teacher", models["codes"])
@@ -162,7 +162,7 @@ def test_pixel_samplers(models: dict[str, str]) -> None:
     assert told["corrector"] == 2 and told["corrector_step"] == 1e-4
 
 
-def test_steps_can_be_watched(models: dict[str, str]) -> None:
+def test_show_steps_prints_every_step(models: dict[str, str]) -> None:
     done = run("--teacher", models["text"], "--steps", "3", "--show-steps")
     assert done.exit_code == 0 and len(re.findall(r"^t=", done.stderr, re.M)) == 3 and "░" in done.stderr
     told = result("--teacher", models["codes"], "--steps", "3", "-n", "4", "--show-steps")
@@ -173,7 +173,7 @@ def test_steps_can_be_watched(models: dict[str, str]) -> None:
 def test_shards_resume_grow_and_equal_small_batches(
     models: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shards, "SYMBOLS", 1600)  # 100 samples of 16
+    monkeypatch.setattr(shards, "SYMBOLS_PER_SHARD", 1600)  # 100 samples of 16
     words = ["--teacher", models["codes"], "--steps", "2", "--out", "many", "--label", "all"]
     result(*words, "-n", "250")
     folder = Path("many")
@@ -194,7 +194,7 @@ def test_shards_resume_grow_and_equal_small_batches(
     assert foreign.exit_code == 2
 
 
-def test_without_a_name_the_newest_run_is_sampled(models: dict[str, str]) -> None:
+def test_sample_without_a_name_takes_the_newest_run(models: dict[str, str]) -> None:
     Path("runs/mine").mkdir(parents=True)
     os.symlink(models["student"], "runs/mine/student")
     done = run("--steps", "2", "-n", "1", "--json")
@@ -202,21 +202,21 @@ def test_without_a_name_the_newest_run_is_sampled(models: dict[str, str]) -> Non
     assert json.loads(done.stdout)["model"] == "pupil"
 
 
-LONG = "we the people " * 9
+LONG_PROMPT = "we the people " * 9
 MISTAKES = [
-    (["--teacher", "text", "--prompt", LONG], "Shorten the prompt"),
+    (["--teacher", "text", "--prompt", LONG_PROMPT], "Shorten the prompt"),
     (["--teacher", "text", "--prompt", "we ☃ people"], "no symbol for '☃'"),
     (["--teacher", "text", "--infill", "short"], "positions but the model has 12"),
-    (["--teacher", "codes", "--infill", "wrong"], "no symbol of this model"),
+    (["--teacher", "codes", "--infill", "wrong"], "not a symbol of this model"),
     (["--teacher", "text", "--infill", "missing"], "There is no file"),
     (["--teacher", "codes", "--label", "3"], "Label 3 is out of range"),
     (["--teacher", "codes", "--label", "-1"], "out of range"),
-    (["--teacher", "codes", "--label", "cat"], "is no number"),
+    (["--teacher", "codes", "--label", "cat"], "is not a number"),
     (["--teacher", "text", "--label", "1"], "no class labels"),
     (["--teacher", "text", "--steps", "0"], "too few"),
     (["--teacher", "text", "-n", "0"], "too few"),
     (["--student", "student", "--steps", "2", "--hybrid", "3"], "more teacher steps"),
-    (["--student", "codes", "--steps", "2", "--hybrid", "1"], "does not say who taught it"),
+    (["--student", "codes", "--steps", "2", "--hybrid", "1"], "does not record its teacher"),
     (["--teacher", "text", "--guidance", "2"], "class labels"),
     (["--teacher", "codes", "--prompt", "hello"], "takes no text"),
     (["--teacher", "codes", "--sampler", "tau-leaping"], "τ-leaping"),
@@ -232,7 +232,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("words", "reason"), MISTAKES)
-def test_a_mistake_is_one_sentence_and_exit_code_2(
+def test_sample_tells_a_mistake_in_one_sentence_with_exit_code_2(
     models: dict[str, str], words: list[str], reason: str
 ) -> None:
     Path("short").write_text("we [MASK]")

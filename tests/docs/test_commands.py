@@ -21,7 +21,6 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from di4c_cli.cli.app import COMMANDS, app
-from di4c_cli.training import worlds
 from tests.helpers.published_models import GOLDEN
 from tests.helpers.scan_network import Scan
 from tests.helpers.shown import commands, header, overlooked
@@ -48,12 +47,11 @@ EXEMPT = {
     r"(pip (install|download)|npm pack) .*": "a package index",
 }
 SHORT = {
-    "distill": ["--iterations", "1", "--batch", "2", "--latents", "2"],
+    "distill": ["--iterations", "1", "--batch", "2"],
     "sample": ["-n", "2", "--steps", "1"],
     "eval": ["-n", "20", "--steps", "1"],
     "sweep": ["--iterations", "1", "--samples", "20", "--set", "training.batch=2"],
     "bench-latency": ["--steps", "1", "--batch-size", "1", "--warmup", "1"],
-    "bench-train": ["--runs", "1", "--warmup", "0", "--sides", "ours"],
     "pretrain": ["--iterations", "1"],
 }
 """Appended flags; of a flag given twice the last counts."""
@@ -65,12 +63,6 @@ LATE = re.compile(r"\bRUN\b")
 
 ONCE = ("di4c eval --protocol tiny-speedup", "accelerate launch -m di4c_cli distill …")
 """Long lines that stand alone: tried on the first page that shows them."""
-
-
-@pytest.fixture(autouse=True)
-def _quick_classifier(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`di4c pretrain` trains a classifier for the digits too, and has no flag to make that short."""
-    monkeypatch.setattr(worlds.make_classifier, "__defaults__", (2,))
 
 
 def exempt(command: str) -> bool:
@@ -118,7 +110,17 @@ def short(words: list[str], number: int) -> list[str]:
         more = []
     if name == "distill" and "--out" not in words:
         more = [*more, "--out", f"runs/{number}"]
+    if name == "bench-latency" and "--shape" in words:
+        words = without_shape(words)
     return [*words, *more]
+
+
+def without_shape(words: list[str]) -> list[str]:
+    """A benchmark of a small model instead of a published size, which takes minutes; tests/bench has the sizes."""
+    place = words.index("--shape")
+    explained = CliRunner().invoke(app, ["bench-latency", "--help"], env={"COLUMNS": "200"}).stdout
+    assert re.search(rf"\b{re.escape(words[place + 1])}\b", explained), f"unknown shape {words[place + 1]}"
+    return [*words[:place], "--teacher", "tiny-digits", *words[place + 2 :]]
 
 
 def run(command: str, number: int = 0, flags: tuple[str, ...] = ()) -> None:
@@ -180,6 +182,7 @@ def check_tool(name: str, flags: list[str]) -> None:
         assert not flag.startswith("--") or flag in done.stdout, f"{name} has no {flag}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: "/".join(page.parts[-2:]))
 def test_page_shows_commands_that_work(page: Path, judge_folder: Path) -> None:
     lay_out(judge_folder)
@@ -215,6 +218,7 @@ def test_commands_finds_blocks_and_inline_code() -> None:
     assert overlooked("With `sudo di4c eval -n 3` too.") == ["sudo di4c eval -n 3"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "recipe", RECIPES, ids=lambda recipe: recipe.relative_to(ROOT / "recipes").as_posix()
 )

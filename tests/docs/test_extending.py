@@ -78,12 +78,13 @@ def test_teacher_example_converts_and_trains(here: Path) -> None:
     run("make_weights.py", here)
     (here / "my_teachers.py").write_text(example("my_teachers.py"), encoding="utf-8")
     install(here)
-    commands = re.findall(r"^    di4c (.+)$", PAGE, re.M)
+    section = PAGE.partition("## A teacher\n")[2].partition("\n## ")[0]
+    commands = re.findall(r"^    di4c (.+)$", section, re.M)
     assert len(commands) == 3
     for command in commands:
         words = command.split()
         if words[0] == "distill":
-            words += ["--iterations", "1", "--batch", "2", "--latents", "2"]
+            words += ["--iterations", "1", "--batch", "2"]
         done = CliRunner().invoke(app, words)
         assert done.exit_code == 0, done.stderr
     assert "mine" in CliRunner().invoke(app, ["teachers"]).stdout
@@ -116,12 +117,11 @@ def test_method_example_trains_from_two_files_one_registration_and_one_recipe(he
 def test_sampler_example_samples(here: Path) -> None:
     names = run("left_to_right.py", here)
     assert names["x"].shape == (6, 64) and int(names["x"].max()) < 8 and names["images"].shape == (6, 8, 8)
-    walk, denoiser = names["left_to_right"], names["model"].denoiser
-    alone = walk(denoiser, 4, Noise(0, [3]), torch.tensor([3]))
+    alone = names["left_to_right"](names["model"], 4, Noise(0, [3]), torch.tensor([3]))
     assert torch.equal(alone[0], names["x"][3]), "sample 3 is the same in any batch"
 
 
-def test_metric_example_measures(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_metric_example_registers_and_runs_a_scorer(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = run("ink.py", here)
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 4 and lines[0].startswith("teacher 1 step")

@@ -1,9 +1,10 @@
-"""The engine: figures from parts are those of the whole, memory is constant, nothing is done twice."""
+"""The evaluation engine: figures from parts equal those of all samples, memory is constant, work is resumed."""
 
 from __future__ import annotations
 
 import os
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,23 +15,31 @@ import torch
 from PIL import Image
 
 from di4c_cli.errors import UserError
-from di4c_cli.evaluation import images, instruments, run, sampling
-from di4c_cli.evaluation.pair import compare_pair
-from di4c_cli.evaluation.parts import Parts, identity
-from di4c_cli.evaluation.plan import CellPlan, Plan
-from di4c_cli.evaluation.result import Results, load
-from di4c_cli.evaluation.run import evaluate
-from di4c_cli.evaluation.sampling import Entrant, labels_of
-from di4c_cli.evaluation.world import WorldMetrics, quality
-from di4c_cli.metric.features import ClassifierFeatures
-from di4c_cli.metric.reference import Reference
+from di4c_cli.evaluation import run, sampling
+from di4c_cli.evaluation.config import ScorerOptions
+from di4c_cli.evaluation.models import EvaluatedModel
+from di4c_cli.evaluation.parts import ScoreParts, identity
+from di4c_cli.evaluation.protocol import CellSpec, EvaluationProtocol, steps_protocol
+from di4c_cli.evaluation.results import Results, load
+from di4c_cli.evaluation.run import Evaluation
+from di4c_cli.evaluation.sampling import labels_of
+from di4c_cli.evaluation.scorers import ScorerContext, features, make_scorers
+from di4c_cli.metric.feature_scores import FeatureMoments, frechet, inception_score, kernel_distance
+from di4c_cli.metric.neighbours import nearer_to_training, precision_recall
+from di4c_cli.metric.reference import FeatureReference
 from di4c_cli.model import Model
+from di4c_cli.tasks.base import ImageTask
+from di4c_cli.tasks.registry import TASKS
+from di4c_cli.tasks.text import TextTask
+
+DIGITS = TASKS["tiny-digits"]
+assert isinstance(DIGITS, ImageTask)
 
 
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts of 50 samples."""
-    monkeypatch.setattr(sampling, "SYMBOLS", 64 * 50)
+    monkeypatch.setattr(sampling, "SYMBOLS_PER_PART", 64 * 50)
 
 
 class Counting:
@@ -52,19 +61,69 @@ class Counting:
         return self.inner.sample(n, **options)
 
 
-def test_figures_from_parts_are_those_of_the_whole(teacher: Model, pupil: Model, small_parts: None) -> None:
+def compare_pair(
+    teacher: Model, pupil: Model, steps: tuple[int, ...], n: int, seed: int = 0, repeats: int = 1
+) -> Results:
+    """Teacher and student against steps, measured by the digits' own scorers."""
+    plain = steps_protocol("tiny-digits", "test", ("teacher", "student"), steps, n)
+    protocol = replace(plain, labels="none", repeats=repeats)
+    models = [EvaluatedModel("teacher", teacher), EvaluatedModel("student", pupil)]
+    scorers = make_scorers(["features", "memorisation"], ScorerContext(teacher, DIGITS, n, Path()))
+    return Evaluation(protocol, models, scorers, n, seed, task=DIGITS).run()
+
+
+def test_evaluation_gives_the_figures_of_all_samples_at_once(
+    teacher: Model, pupil: Model, small_parts: None
+) -> None:
     results = compare_pair(teacher, pupil, (2,), n=120, seed=3)
+    data, decode = DIGITS.data, DIGITS.codec.decode
+    reference, _ = DIGITS.classifier.embed(decode(data.held_out))
     for row, model in (("teacher", teacher), ("student", pupil)):
-        whole = quality("tiny-digits", model, 2, 120, 3)
+        x = model.sample(120, steps=2, seed=3)
+        rows, probabilities = DIGITS.classifier.embed(decode(x))
+        precision, recall = precision_recall(rows, reference)
+        vectors = (np.asarray(decode(y)).reshape(len(y), -1) for y in (x, data.train[::2], data.held_out))
+        whole = {
+            "frechet": frechet(FeatureMoments.of(rows), FeatureMoments.of(reference)),
+            "kid": kernel_distance(rows, reference),
+            "is": inception_score(probabilities, 10)[0],
+            "precision": precision,
+            "recall": recall,
+            "nearer_to_training": nearer_to_training(*vectors).mean(),
+        }
         cell = results.cell(row, "2 steps")
-        assert cell is not None
-        assert set(whole) - set(cell.figures) == {"leaning"}  # which `eval` does not show
-        for name in set(whole) - {"leaning"}:
-            value = whole[name]
+        assert cell is not None and set(whole) == set(cell.figures)
+        for name, value in whole.items():
             assert cell.figures[name].value == pytest.approx(value, rel=1e-5, abs=1e-7), name
 
 
-def test_a_result_says_how_it_was_obtained(teacher: Model, pupil: Model, tmp_path: Path) -> None:
+def test_evaluation_repeats_every_cell_with_further_seeds(teacher: Model, pupil: Model) -> None:
+    """Each repeat is the evaluation with its seed; the figure is their mean with Student's interval."""
+    results = compare_pair(teacher, pupil, (1, 2), n=40, seed=4, repeats=3)
+    alone = [compare_pair(teacher, pupil, (1, 2), n=40, seed=seed) for seed in (4, 5, 6)]
+    for cell in results.cells:
+        figure = cell.figures["frechet"]
+        found = [other.cell(*cell.key) for other in alone]
+        assert figure.repeats == [one.figures["frechet"].value for one in found if one is not None]
+        assert figure.value == pytest.approx(np.mean(figure.repeats)) and figure.interval == "repeats"
+        assert figure.se == pytest.approx(np.std(figure.repeats, ddof=1) / np.sqrt(3))
+        assert figure.low == pytest.approx(figure.value - 4.303 * figure.se)
+        assert (cell.seed, cell.repeats, cell.n) == (4, 3, 40)
+    assert [entry.steps for entry in results.steps_saved] == [1, 2] and not alone[0].steps_saved
+
+
+def test_memorisation_scorer_of_text_compares_words() -> None:
+    task = TASKS["tiny-text"]
+    assert isinstance(task, TextTask)
+    (scorer,) = make_scorers(["memorisation"], ScorerContext(None, task, 8, Path()))
+    stride = len(task.data.train) // 500
+    copies = task.data.train[:: stride * 4][:8]
+    assert scorer.score(copies, task.codec.decode(copies))["nearer"].mean() == 1.0
+    with pytest.raises(UserError, match="toy tasks only"):
+        make_scorers(["memorisation"], ScorerContext(None, None, 8, Path()))
+
+
+def test_results_say_how_they_were_obtained(teacher: Model, pupil: Model, tmp_path: Path) -> None:
     results = compare_pair(teacher, pupil, (1,), n=60, seed=4)
     cell = results.cells[0]
     assert (cell.n, cell.seed, cell.labels) == (60, 4, "unconditional")
@@ -78,7 +137,7 @@ def test_a_result_says_how_it_was_obtained(teacher: Model, pupil: Model, tmp_pat
     assert load(tmp_path) == results
 
 
-def test_sampling_time_counts_once(
+def test_evaluation_counts_sampling_time_once(
     teacher: Model, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, small_parts: None
 ) -> None:
     """By a clock that only sampling moves: ten seconds a part, now or when the parts were made."""
@@ -97,16 +156,17 @@ def test_sampling_time_counts_once(
     assert clock[0] == 30
 
 
-def test_a_reference_that_changes_inside_is_looked_at_again(tmp_path: Path) -> None:
+def test_feature_reference_is_recomputed_when_its_images_change(tmp_path: Path) -> None:
     """Images replaced in place or added to a sub-folder leave the folder itself as it was."""
     folder, out = tmp_path / "real", tmp_path / "out"
     (folder / "class").mkdir(parents=True)
     pixels = np.random.default_rng(0).integers(0, 256, (14, 8, 8), dtype=np.uint8)
-    network = instruments.world_features("tiny-digits")
+    network = features.task_features(DIGITS)
 
     def mean() -> np.ndarray:
-        tools = instruments.Tools(reference=folder)
-        found = instruments.reference(tools, network, "tiny-digits", 12, out, (8, 8))
+        options = ScorerOptions(reference=folder)
+        context = ScorerContext(None, DIGITS, 12, out, options, image_size=(8, 8))
+        found = features.feature_reference(context, network)
         return np.asarray(found.moments.mean)
 
     def put(name: str, image: np.ndarray) -> None:
@@ -125,13 +185,13 @@ def test_a_reference_that_changes_inside_is_looked_at_again(tmp_path: Path) -> N
 
 
 def _run(model: Any, n: int, work: Path) -> Results:
-    plan = Plan("test", "test", (CellPlan("teacher", "2 steps", 2),), n)
-    return evaluate(plan, [Entrant("teacher", model)], [instruments.world_scorer("tiny-digits")], n, 0, work)
+    protocol = EvaluationProtocol("test", "test", (CellSpec("teacher", "2 steps", 2),), n)
+    return Evaluation(
+        protocol, [EvaluatedModel("teacher", model)], [features.task_image_scorer(DIGITS)], n, 0, work
+    ).run()
 
 
-def test_an_interrupted_evaluation_goes_on_where_it_was(
-    teacher: Model, tmp_path: Path, small_parts: None
-) -> None:
+def test_evaluation_resumes_where_it_was_stopped(teacher: Model, tmp_path: Path, small_parts: None) -> None:
     stopped = Counting(teacher, stop_after=100)
     with pytest.raises(KeyboardInterrupt):
         _run(stopped, 160, tmp_path)
@@ -146,18 +206,20 @@ def test_an_interrupted_evaluation_goes_on_where_it_was(
     assert finished.asked == 0
 
 
-def test_another_model_or_seed_never_takes_old_parts(teacher: Model, pupil: Model, tmp_path: Path) -> None:
+def test_evaluation_never_uses_parts_of_another_model_or_seed(
+    teacher: Model, pupil: Model, tmp_path: Path
+) -> None:
     _run(teacher, 60, tmp_path)
-    plan = Plan("test", "test", (CellPlan("teacher", "2 steps", 2),), 60)
+    protocol = EvaluationProtocol("test", "test", (CellSpec("teacher", "2 steps", 2),), 60)
     for model, seed in ((pupil, 0), (teacher, 1)):
         counting = Counting(model)
-        entrants = [Entrant("teacher", counting)]  # type: ignore[arg-type]
-        evaluate(plan, entrants, [instruments.world_scorer("tiny-digits")], 60, seed, tmp_path)
+        models = [EvaluatedModel("teacher", counting)]  # type: ignore[arg-type]
+        Evaluation(protocol, models, [features.task_image_scorer(DIGITS)], 60, seed, tmp_path).run()
         assert counting.asked == 60
 
 
-def test_a_part_cut_short_is_computed_again(tmp_path: Path) -> None:
-    parts = Parts(tmp_path, 30, 10)
+def test_score_parts_recompute_a_truncated_file(tmp_path: Path) -> None:
+    parts = ScoreParts(tmp_path, 30, 10)
 
     def compute(first: int, count: int) -> dict[str, np.ndarray]:
         return {"value": np.arange(first, first + count)}
@@ -169,14 +231,14 @@ def test_a_part_cut_short_is_computed_again(tmp_path: Path) -> None:
     np.testing.assert_array_equal(parts.column("value"), np.arange(30))
 
 
-def _peak(n: int, folder: Path, scorer: images.ImageScorer) -> int:
+def _peak(n: int, folder: Path, scorer: features.ImageScorer) -> int:
     def compute(first: int, count: int) -> dict[str, np.ndarray]:
         generator = np.random.default_rng(first)
         width = len(scorer.reference.moments.mean)
         law = generator.dirichlet(np.ones(10), size=count)
         return {"features": generator.normal(size=(count, width)).astype(np.float32), "probabilities": law}
 
-    parts = Parts(folder, n, 500)
+    parts = ScoreParts(folder, n, 500)
     tracemalloc.start()
     parts.fill(compute)
     figures = scorer.summarise(parts)
@@ -186,31 +248,29 @@ def _peak(n: int, folder: Path, scorer: images.ImageScorer) -> int:
     return peak
 
 
-def test_fifty_thousand_samples_take_no_more_memory_than_five(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_image_scorer_uses_constant_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kept rows are the only thing that could grow; they are capped (here at 1000)."""
-    monkeypatch.setattr(images, "KEPT", 1000)
-    scorer = instruments.world_scorer("tiny-digits")
-    assert isinstance(scorer, images.ImageScorer)
+    monkeypatch.setattr(features, "MAX_FEATURE_ROWS", 1000)
+    scorer = features.task_image_scorer(DIGITS)
+    assert isinstance(scorer, features.ImageScorer)
     small, large = _peak(5_000, tmp_path / "a", scorer), _peak(50_000, tmp_path / "b", scorer)
     assert large < 1.1 * small, (small, large)
 
 
-def test_labels_are_every_class_equally_often(teacher: Model) -> None:
+def test_labels_of_gives_every_class_equally_often(teacher: Model) -> None:
     assert labels_of(teacher, "uniform", 8, 4) == [8, 9, 0, 1]
     assert labels_of(teacher, "none", 0, 2) is None
     assert labels_of(teacher, "3", 0, 2) == [3, 3]
 
 
-def test_images_of_another_size_and_foreign_statistics_are_refused() -> None:
-    metrics = WorldMetrics("tiny-digits")
-    network = ClassifierFeatures(metrics.classifier, "digits-classifier")
+def test_image_scorer_rejects_images_of_another_size_and_foreign_statistics() -> None:
+    network = features.task_features(DIGITS)
     with pytest.raises(UserError, match="8×8, not 28×28"):
         network.embed(np.zeros((3, 28, 28), np.uint8))
-    foreign = Reference("other", "0" * 16, "x", metrics.moments, metrics.reference)
+    own = features.task_image_scorer(DIGITS).reference
+    foreign = FeatureReference("other", "0" * 16, "x", own.moments, own.features)
     with pytest.raises(UserError, match="another feature network"):
-        images.ImageScorer(network, foreign)
+        features.ImageScorer(network, foreign)
 
 
 def test_identity_depends_on_every_fact() -> None:

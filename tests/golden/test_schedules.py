@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from di4c_cli.denoiser import Prediction
 from di4c_cli.process import Masked
-from di4c_cli.sampler.grid import reveal_counts
-from di4c_cli.sampler.guidance import GuidedPrediction
+from di4c_cli.sampler.confidence import reveal_counts
+from di4c_cli.sampler.predictor import GuidedPrediction
 
 
 def test_reveal_counts_are_the_stored_schedules(golden: Path) -> None:

@@ -91,7 +91,8 @@ def overlooked(page: str) -> list[str]:
     fenced = [line for body in re.findall(r"```\w*\n(.*?)```", text, re.S) for line in body.splitlines()]
     for line in (*blocks, *fenced):
         start = re.split(r"\s{2,}|\s+#|\s*\\$|\s+\(", line.strip().removeprefix("$ "))[0]
-        if OURS.search(line) and not any(start in command for command in found):
+        mentioned = re.sub(r"`[^`]*`", "", line)  # a folder tree may name a command
+        if OURS.search(mentioned) and not any(start in command for command in found):
             missed.append(line.strip())
     prose = re.sub(r"^(?: {4,}|\t).*$", "", re.sub(r"```.*?```", "", text, flags=re.S), flags=re.M)
     for span in re.findall(r"`([^`]*)`", prose):

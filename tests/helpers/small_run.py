@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
+from di4c_cli.training.signals import Stopped
 from safetensors.torch import load_file
 
 from di4c_cli import model_folder, recipe_file
@@ -24,7 +25,6 @@ from di4c_cli.latent.config import LatentConfig
 from di4c_cli.recipe import Recipe
 from di4c_cli.training.metrics import read_rows
 from di4c_cli.training.run import RunOptions, distill
-from di4c_cli.training.signals import Stopped
 
 PAPER = "di4c/tiny-digits"
 """The recipe with every term of the paper's loss; the default one is `tiny-digits`."""

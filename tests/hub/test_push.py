@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from di4c_cli import hub as client
 from di4c_cli import load
 from di4c_cli.errors import Failure, UserError
-from di4c_cli.evaluation.sampling import Entrant
+from di4c_cli.evaluation.models import EvaluatedModel
 from di4c_cli.publish import publish
 from di4c_cli.teacher.convert import convert
 from tests.helpers.standin import GOLDEN, Fault, Run, StandIn
@@ -96,7 +96,7 @@ def test_push_puts_metrics_into_the_card(hub: StandIn, here: Path, tmp_path: Pat
     """Of the newest one of these weights; a newer one of another student is left out."""
     run = tmp_path / "run"
     convert(str(GOLDEN / "sdtt_di4c_student"), run / "student")
-    own = Entrant("student", load(str(run))).digest
+    own = EvaluatedModel("student", load(str(run))).digest
     write_results(run / "old", own, 99.0, age=20)
     write_results(run / "eval", own, 12.5, age=10)
     write_results(run / "foreign", "0123456789abcdef", 1.0, age=0)

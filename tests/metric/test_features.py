@@ -10,11 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from di4c_cli.errors import UserError
+from di4c_cli.metric.feature_scores import FeatureMoments, frechet, inception_score, kernel_distance
 from di4c_cli.metric.features import FeatureNetwork, ScriptedFeatures, tensors_digest, tf_resize
-from di4c_cli.metric.frechet import Moments, frechet
-from di4c_cli.metric.inception_score import inception_score
-from di4c_cli.metric.kid import kernel_distance
-from di4c_cli.metric.reference import Reference, cached_reference, make_reference
+from di4c_cli.metric.reference import FeatureReference, cached_reference, make_reference
 from tests.helpers.scan_network import Scan
 
 
@@ -40,7 +38,7 @@ def _images(seed: int, n: int = 60, size: int = 6) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, 256, size=(n, size, size, 3)).astype(np.uint8)
 
 
-def test_torchmetrics_agrees_with_the_same_feature_module(script: Path) -> None:
+def test_feature_scores_agree_with_torchmetrics(script: Path) -> None:
     from torchmetrics.image.fid import FrechetInceptionDistance
     from torchmetrics.image.inception import InceptionScore
     from torchmetrics.image.kid import KernelInceptionDistance
@@ -54,7 +52,9 @@ def test_torchmetrics_agrees_with_the_same_feature_module(script: Path) -> None:
     for metric in (fid, kid):
         metric.update(pixels[0], real=True)
         metric.update(pixels[1], real=False)
-    assert frechet(Moments.of(b), Moments.of(a)) == pytest.approx(float(fid.compute()), rel=1e-4)
+    assert frechet(FeatureMoments.of(b), FeatureMoments.of(a)) == pytest.approx(
+        float(fid.compute()), rel=1e-4
+    )
     assert kernel_distance(b, a) == pytest.approx(float(kid.compute()[0]), rel=1e-4)
     score = InceptionScore(feature=Only(1), splits=1)
     score.update(pixels[1])
@@ -62,7 +62,7 @@ def test_torchmetrics_agrees_with_the_same_feature_module(script: Path) -> None:
     assert inception_score(law)[0] == pytest.approx(float(score.compute()[0]), rel=1e-4)
 
 
-def test_grey_images_are_repeated_and_chunks_do_not_matter(script: Path) -> None:
+def test_scripted_features_repeat_grey_images_in_any_chunk(script: Path) -> None:
     grey = _images(2)[..., 0]
     colour = np.repeat(grey[..., None], 3, axis=-1)
     np.testing.assert_array_equal(
@@ -72,20 +72,20 @@ def test_grey_images_are_repeated_and_chunks_do_not_matter(script: Path) -> None
     np.testing.assert_allclose(small, ScriptedFeatures(script, chunk=60).embed(colour)[0], atol=1e-6)
 
 
-def test_networks_that_cannot_be_used_are_named(script: Path, tmp_path: Path) -> None:
+def test_scripted_features_name_networks_that_cannot_be_used(script: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no feature network"):
         ScriptedFeatures(tmp_path / "nothing.pt")
     (tmp_path / "text.pt").write_text("hello")
     with pytest.raises(UserError, match="not a TorchScript file"):
         ScriptedFeatures(tmp_path / "text.pt")
     with pytest.raises(UserError, match="bytes, tf299"):
-        ScriptedFeatures(script, fed="words")
+        ScriptedFeatures(script, feature_input="words")
     with pytest.raises(UserError, match="does not take images of 1×1"):
         ScriptedFeatures(script).embed(_images(0, 2, 1))
 
 
 @pytest.mark.parametrize("size", [8, 32, 400])
-def test_tensorflows_resize_is_a_sampling_grid_without_half_pixels(size: int) -> None:
+def test_tf_resize_is_a_sampling_grid_without_half_pixels(size: int) -> None:
     x = torch.rand(2, 3, size, size, generator=torch.Generator().manual_seed(0))
     theta = torch.eye(2, 3)
     theta[:, 2] += torch.tensor([1 / size - 1 / 299, 1 / size - 1 / 299])
@@ -121,7 +121,7 @@ def test_reference_statistics_are_cached_with_provenance(tmp_path: Path) -> None
     assert network.seen == 126, "a damaged cache is made again"
 
 
-def test_references_refuse_what_they_cannot_serve(tmp_path: Path) -> None:
+def test_references_reject_other_networks_and_sizes(tmp_path: Path) -> None:
     reference = make_reference("real", Mean(), [_images(0, 30)])
     reference.require(30)
     with pytest.raises(UserError, match="has 30 images, fewer than the 31 samples"):
@@ -129,17 +129,17 @@ def test_references_refuse_what_they_cannot_serve(tmp_path: Path) -> None:
     reference.require_size((6, 6))
     reference.save(tmp_path / "stored.npz")
     with pytest.raises(UserError, match="'real' are 6×6, the samples 8×6"):
-        Reference.load(tmp_path / "stored.npz").require_size((8, 6, 3))
+        FeatureReference.load(tmp_path / "stored.npz").require_size((8, 6, 3))
     with pytest.raises(UserError, match="another feature network"):
         reference.check_network(Mean("other"))
     with pytest.raises(UserError, match="holds no images"):
         make_reference("none", Mean(), [])
     (tmp_path / "bad.npz").write_bytes(b"PK")
     with pytest.raises(UserError, match="no reference statistics"):
-        Reference.load(tmp_path / "bad.npz")
+        FeatureReference.load(tmp_path / "bad.npz")
 
 
-def test_digests_see_every_bit() -> None:
+def test_tensors_digest_depends_on_every_bit() -> None:
     tensors = {"a": torch.zeros(3), "b": torch.ones(2, 2)}
     first = tensors_digest(tensors)
     assert first == tensors_digest(dict(reversed(tensors.items())))

@@ -8,11 +8,16 @@ import torch
 from scipy.linalg import sqrtm
 
 from di4c_cli.errors import UserError
-from di4c_cli.metric.frechet import Moments, frechet, frechet_gaussian
-from di4c_cli.metric.inception_score import ClassLaw, inception_score
+from di4c_cli.metric.feature_scores import (
+    ClassStatistics,
+    FeatureMoments,
+    frechet,
+    frechet_gaussian,
+    inception_score,
+    kernel_distance,
+)
 from di4c_cli.metric.interval import halvings
-from di4c_cli.metric.kid import kernel_distance
-from di4c_cli.metric.manifold import half_recalls, precision_recall, radii
+from di4c_cli.metric.neighbours import half_recalls, precision_recall, radii
 
 
 def _spd(generator: np.random.Generator, width: int, rank: int | None = None) -> np.ndarray:
@@ -46,7 +51,7 @@ def test_frechet_agrees_with_torchmetrics() -> None:
 
     generator = np.random.default_rng(2)
     x, y = generator.normal(size=(300, 7)), generator.normal(0.3, 1.4, size=(250, 7))
-    a, b = Moments.of(x), Moments.of(y)
+    a, b = FeatureMoments.of(x), FeatureMoments.of(y)
     parts = [torch.from_numpy(v) for v in (a.mean, a.covariance, b.mean, b.covariance)]
     assert frechet(a, b) == pytest.approx(float(_compute_fid(*parts)), rel=1e-8)
 
@@ -54,21 +59,21 @@ def test_frechet_agrees_with_torchmetrics() -> None:
 def test_moments_in_batches_are_numpys_and_survive_an_offset() -> None:
     """A large common offset destroys a plain sum of squares."""
     rows = np.random.default_rng(3).normal(size=(500, 4)) + 1e6
-    moments = Moments(4)
+    moments = FeatureMoments(4)
     for start in range(0, 500, 77):
         moments.add(rows[start : start + 77])
     assert moments.count == 500
     np.testing.assert_allclose(moments.mean, rows.mean(0), rtol=1e-14)
     np.testing.assert_allclose(moments.covariance, np.cov(rows.T), rtol=1e-7, atol=1e-8)
-    again = Moments.from_arrays(moments.arrays())
+    again = FeatureMoments.from_arrays(moments.arrays())
     assert frechet(again, moments) == pytest.approx(0, abs=1e-9)
 
 
-def test_frechet_refuses_one_sample_and_unequal_features() -> None:
+def test_frechet_rejects_one_sample_and_unequal_features() -> None:
     with pytest.raises(UserError, match="at least 2"):
-        frechet(Moments.of(np.ones((1, 3))), Moments.of(np.ones((5, 3))))
+        frechet(FeatureMoments.of(np.ones((1, 3))), FeatureMoments.of(np.ones((5, 3))))
     with pytest.raises(UserError, match="same feature network"):
-        frechet(Moments.of(np.ones((5, 2))), Moments.of(np.ones((5, 3))))
+        frechet(FeatureMoments.of(np.ones((5, 2))), FeatureMoments.of(np.ones((5, 3))))
 
 
 def _plain_mmd(x: np.ndarray, y: np.ndarray) -> float:
@@ -120,10 +125,9 @@ def test_inception_score_over_splits_and_in_batches() -> None:
     mean, deviation = inception_score(p, 10)
     parts = [inception_score(p[12 * i : 12 * i + 12])[0] for i in range(10)]
     assert (mean, deviation) == (pytest.approx(np.mean(parts)), pytest.approx(np.std(parts)))
-    whole, first = ClassLaw(6), ClassLaw(6)
-    first.add(p[:50])
+    whole = ClassStatistics(6)
+    whole.add(p[:50])
     whole.add(p[50:])
-    whole.merge(first)
     assert whole.score == pytest.approx(inception_score(p)[0])
 
 
@@ -151,7 +155,7 @@ def test_precision_recall_needs_neighbours() -> None:
         precision_recall(np.zeros((3, 2)), np.zeros((9, 2)))
 
 
-def test_recalls_of_halves_are_those_of_each_half_alone() -> None:
+def test_half_recalls_are_those_of_each_half_alone() -> None:
     generator = np.random.default_rng(8)
     points, reference = generator.normal(size=(600, 4)), generator.normal(size=(550, 4))
     first = halvings(600, 3)

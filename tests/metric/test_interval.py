@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from di4c_cli.metric.frechet import Moments, frechet
+from di4c_cli.metric.feature_scores import FeatureMoments, frechet
 from di4c_cli.metric.interval import (
     bootstrap_means,
     halvings,
@@ -16,7 +16,7 @@ from di4c_cli.metric.interval import (
     split_of,
     t_quantile,
 )
-from di4c_cli.metric.manifold import half_recalls, precision_recall
+from di4c_cli.metric.neighbours import half_recalls, precision_recall
 
 TRIALS = 400
 
@@ -35,7 +35,7 @@ def test_t_quantile_is_scipys(freedom: int) -> None:
     ],
     ids=["normal", "skewed", "indicator"],
 )
-def test_bootstrap_of_a_mean_covers_between_92_and_98_percent(draw, truth) -> None:  # type: ignore[no-untyped-def]
+def test_of_mean_covers_between_92_and_98_percent(draw, truth) -> None:  # type: ignore[no-untyped-def]
     generator = np.random.default_rng(0)
     hits = 0
     for trial in range(TRIALS):
@@ -45,7 +45,7 @@ def test_bootstrap_of_a_mean_covers_between_92_and_98_percent(draw, truth) -> No
     assert 0.92 <= hits / TRIALS <= 0.98, hits / TRIALS
 
 
-def test_perplexity_keeps_the_coverage_of_its_logarithm() -> None:
+def test_of_mean_keeps_its_coverage_under_a_transform() -> None:
     generator = np.random.default_rng(1)
     hits = 0
     for trial in range(TRIALS):
@@ -57,17 +57,18 @@ def test_perplexity_keeps_the_coverage_of_its_logarithm() -> None:
 
 
 def _distance(rows: np.ndarray, width: int) -> float:
-    reference = Moments(width)
+    reference = FeatureMoments(width)
     reference.count, reference.scatter = 2, np.eye(width)  # N(0, 1), known exactly
-    return frechet(Moments.of(rows), reference)
+    return frechet(FeatureMoments.of(rows), reference)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("width", "n", "bootstrap"),
     [(24, 500, (0.0, 0.2)), (8, 1000, (0.7, 0.97))],
     ids=["24 features", "8 features"],
 )
-def test_splits_cover_a_frechet_distance_and_a_bootstrap_may_not(
+def test_of_splits_covers_a_frechet_distance_and_a_bootstrap_may_not(
     width: int, n: int, bootstrap: tuple[float, float]
 ) -> None:
     """The target is the distance's expectation at this n, estimated from many fresh samples.
@@ -96,7 +97,7 @@ def test_splits_cover_a_frechet_distance_and_a_bootstrap_may_not(
     assert bootstrap[0] <= bootstrap_hit / trials <= bootstrap[1], bootstrap_hit / trials
 
 
-def test_bias_of_a_frechet_distance_is_estimated() -> None:
+def test_of_splits_estimates_the_bias_of_a_frechet_distance() -> None:
     """Samples from the reference itself: the true distance is 0, so all of the value is bias."""
     generator = np.random.default_rng(3)
     found = []
@@ -110,23 +111,23 @@ def test_bias_of_a_frechet_distance_is_estimated() -> None:
     assert bias == pytest.approx(value, rel=0.25)
 
 
-def test_too_few_samples_get_no_interval() -> None:
+def test_intervals_are_none_for_too_few_samples() -> None:
     assert of_mean(np.ones(5)).low is None
     assert of_splits(1.0, [1.0, 2.0]).se is None
 
 
-def test_bootstrap_in_chunks_is_one_stream() -> None:
+def test_bootstrap_means_do_not_depend_on_the_chunk() -> None:
     values = np.arange(50.0)
     np.testing.assert_array_equal(bootstrap_means(values, 60), bootstrap_means(values, 60, chunk=500))
 
 
-def test_splits_are_consecutive_and_even() -> None:
+def test_split_of_is_consecutive_and_even() -> None:
     owner = [split_of(i, 103) for i in range(103)]
     assert owner == sorted(owner)
     assert set(np.bincount(owner)) <= {10, 11}
 
 
-def test_halves_of_a_mean_give_its_standard_error() -> None:
+def test_of_halves_gives_the_standard_error_of_a_mean() -> None:
     values = np.random.default_rng(4).normal(size=400)
     pairs = np.array([[values[first].mean(), values[~first].mean()] for first in halvings(400, 2000)])
     assert of_halves(values.mean(), pairs).se == pytest.approx(values.std() / 20, rel=0.05)
@@ -134,7 +135,7 @@ def test_halves_of_a_mean_give_its_standard_error() -> None:
 
 
 @pytest.mark.parametrize(("width", "scale"), [(2, 0.9), (6, 0.6), (32, 0.9)])
-def test_halves_cover_recall(width: int, scale: float) -> None:
+def test_of_halves_covers_recall(width: int, scale: float) -> None:
     """The expectation at this n, against one fixed reference, as in an evaluation."""
     generator = np.random.default_rng(5)
     reference, n, trials = generator.normal(size=(200, width)), 200, 60

@@ -12,8 +12,7 @@ import pytest
 import torch
 
 from di4c_cli.errors import UserError
-from di4c_cli.metric.judge import CausalJudge, load_judge
-from di4c_cli.metric.perplexity import published_losses, strict_score
+from di4c_cli.metric.judge import CausalJudge, load_judge, published_losses, strict_score
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +25,7 @@ def _loss(network: Any, ids: torch.Tensor) -> float:
         return float(network(input_ids=ids, labels=ids).loss)
 
 
-def test_published_is_the_exponential_of_mean_losses_of_transformers(judge: CausalJudge) -> None:
+def test_published_losses_are_those_of_transformers(judge: CausalJudge) -> None:
     ids = torch.randint(0, 600, (5, 30), generator=torch.Generator().manual_seed(1))
     expected = [_loss(judge.network, row[None]) for row in ids]
     losses = published_losses(judge, ids)
@@ -34,7 +33,7 @@ def test_published_is_the_exponential_of_mean_losses_of_transformers(judge: Caus
     np.testing.assert_allclose(losses, expected, rtol=1e-5)
 
 
-def test_with_a_prompt_only_later_positions_count(judge: CausalJudge) -> None:
+def test_published_losses_skip_the_prompt(judge: CausalJudge) -> None:
     ids = torch.randint(0, 600, (3, 20), generator=torch.Generator().manual_seed(2))
     labels = ids.clone()
     labels[:, :8] = -100
@@ -43,7 +42,7 @@ def test_with_a_prompt_only_later_positions_count(judge: CausalJudge) -> None:
     np.testing.assert_allclose(published_losses(judge, ids, 8), expected, rtol=1e-5)
 
 
-def test_strict_retokenises_judges_the_first_token_and_counts_bytes(judge: CausalJudge) -> None:
+def test_strict_score_tokenises_again_and_counts_bytes(judge: CausalJudge) -> None:
     text = "the answer is – no"
     ids = judge.tokenizer(text)["input_ids"]
     score = strict_score(judge, text)
@@ -52,7 +51,7 @@ def test_strict_retokenises_judges_the_first_token_and_counts_bytes(judge: Causa
     assert score.nats / score.tokens == pytest.approx(_loss(judge.network, whole), rel=1e-5)
 
 
-def test_strict_stops_after_the_first_end_of_text(judge: CausalJudge) -> None:
+def test_strict_score_stops_after_the_first_end_of_text(judge: CausalJudge) -> None:
     before, after = "one two", " three four five"
     cut = strict_score(judge, before + "<|endoftext|>" + after)
     assert cut == strict_score(judge, before + "<|endoftext|>")
@@ -60,30 +59,30 @@ def test_strict_stops_after_the_first_end_of_text(judge: CausalJudge) -> None:
     assert cut.tokens == plain.tokens + 1 and cut.bytes == plain.bytes and cut.nats > plain.nats
 
 
-def test_strict_of_nothing_counts_nothing(judge: CausalJudge) -> None:
+def test_strict_score_of_an_empty_text_is_zero(judge: CausalJudge) -> None:
     assert strict_score(judge, "").tokens == 0
 
 
-def test_a_text_longer_than_the_window_is_cut(judge: CausalJudge) -> None:
+def test_strict_score_cuts_a_text_to_the_window(judge: CausalJudge) -> None:
     score = strict_score(judge, "word " * 200)
     assert score.tokens == judge.window - 1
 
 
-def test_losses_in_small_pieces_are_the_same(judge: CausalJudge, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_losses_do_not_depend_on_the_chunk(judge: CausalJudge, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = torch.randint(0, 600, (7, 12), generator=torch.Generator().manual_seed(3))
     whole = judge.losses(ids)
-    monkeypatch.setattr("di4c_cli.metric.judge.LOGITS", 2 * 12 * 601)
+    monkeypatch.setattr("di4c_cli.metric.judge.MAX_LOGITS", 2 * 12 * 601)
     torch.testing.assert_close(judge.losses(ids), whole, rtol=1e-5, atol=1e-6)
 
 
-def test_foreign_ids_and_long_rows_are_refused(judge: CausalJudge) -> None:
+def test_losses_reject_foreign_ids_and_long_rows(judge: CausalJudge) -> None:
     with pytest.raises(UserError, match="outside the judge's vocabulary"):
         judge.losses(torch.tensor([[0, 5000]]))
     with pytest.raises(UserError, match="window"):
         judge.losses(torch.zeros(1, 65, dtype=torch.long))
 
 
-def test_same_tokens_is_told_by_the_vocabulary(judge: CausalJudge) -> None:
+def test_same_tokens_compares_vocabularies(judge: CausalJudge) -> None:
     from tokenizers import Tokenizer, models
 
     from di4c_cli.codec.text import gpt2_tokenizer
@@ -92,7 +91,7 @@ def test_same_tokens_is_told_by_the_vocabulary(judge: CausalJudge) -> None:
     assert not judge.same_tokens(Tokenizer(models.WordLevel({"a": 0, "b": 1}, unk_token="a")))
 
 
-def test_a_judge_without_tokenizer_is_refused(judge_folder: Path, tmp_path: Path) -> None:
+def test_load_judge_rejects_a_folder_without_tokenizer(judge_folder: Path, tmp_path: Path) -> None:
     folder = tmp_path / "bare"
     shutil.copytree(judge_folder, folder)
     for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"):
@@ -102,7 +101,7 @@ def test_a_judge_without_tokenizer_is_refused(judge_folder: Path, tmp_path: Path
     assert error.value.exit_code == 2
 
 
-def test_a_judge_with_code_of_its_own_is_refused_without_a_question(
+def test_load_judge_rejects_remote_code_without_a_question(
     judge_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "judge"
@@ -120,7 +119,7 @@ def test_a_judge_with_code_of_its_own_is_refused_without_a_question(
     assert not asked and not (tmp_path / "ran").exists()
 
 
-def test_a_judge_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_load_judge_names_a_missing_judge(tmp_path: Path) -> None:
     pytest.importorskip("transformers", reason="transformers is not installed (extra `text`)")
     for ref in (str(tmp_path / "nothing"), str(tmp_path / "nothing.gguf")):
         with pytest.raises(UserError, match="There is no judge"):

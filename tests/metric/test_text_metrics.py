@@ -34,7 +34,7 @@ def _plain_probability(lines: list[str], order: int, history: str, character: st
     return p
 
 
-def test_the_character_model_is_witten_bell() -> None:
+def test_character_model_is_witten_bell() -> None:
     model = CharacterModel(LINES, order=3)
     text = "the hat sat zz"
     expected = [np.log2(_plain_probability(LINES, 3, text[:i], text[i])) for i in range(len(text))]
@@ -42,21 +42,21 @@ def test_the_character_model_is_witten_bell() -> None:
 
 
 @pytest.mark.parametrize("history", ["", "the c", "qqq"])
-def test_its_probabilities_sum_to_one(history: str) -> None:
+def test_character_model_sums_to_one(history: str) -> None:
     model = CharacterModel(LINES, order=4)
     unknown = "\x00"
     total = sum(2.0 ** model.log2_probs(history + c)[-1] for c in [*model.index, unknown])
     assert total == pytest.approx(1.0, abs=1e-12)
 
 
-def test_real_text_costs_fewer_bits_than_shuffled_letters() -> None:
+def test_character_model_prefers_real_text_to_shuffled_letters() -> None:
     model = CharacterModel(LINES * 3)
     real = "the cat and the hat"
     shuffled = "".join(np.random.default_rng(0).permutation(list(real)))
     assert model.bits_per_character([real])[0] < model.bits_per_character([shuffled])[0]
 
 
-def test_entropy_of_each_sample() -> None:
+def test_unigram_entropy_of_each_sample() -> None:
     ids = np.array([[1, 1, 1, 1], [1, 2, 3, 4], [5, 5, 9, 9]])
     np.testing.assert_allclose(unigram_entropy(ids), [0, np.log(4), np.log(2)])
 
@@ -84,7 +84,7 @@ def test_self_bleu_is_nltks_sentence_by_sentence() -> None:
         expected.append(100 * sum(scores) / 5)
     np.testing.assert_allclose(self_bleu(groups), expected, rtol=1e-12)
     assert self_bleu([[list(range(9))] * 3])[0] == pytest.approx(100)
-    with pytest.raises(UserError, match="only one"):
+    with pytest.raises(UserError, match="at least 2 samples in each group"):
         self_bleu([[[1, 2, 3]]])
 
 

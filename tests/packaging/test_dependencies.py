@@ -24,7 +24,7 @@ def imported() -> set[str]:
     return {name for name in names if name not in sys.stdlib_module_names} - {"di4c_cli"}
 
 
-def test_all_imports_are_declared() -> None:
+def test_imports_are_declared_dependencies() -> None:
     asked = (ROOT / "pyproject.toml").read_text(encoding="utf-8").partition("\ndev = [")[0]
     declared = {name.replace("-", "_").lower() for name in re.findall(r'"([\w-]+)>=', asked)}
     found = {OTHER_NAMES.get(name, name).lower() for name in imported()} - OPTIONAL

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from di4c_cli import __version__, embedded, recipe_file
+from di4c_cli import __version__, recipe_file
+from di4c_cli.tasks.config import TASK_NAMES
 from tools.install_wheel import ROOT, build
 
 pytest.importorskip("hatchling")
 MEGABYTES = 15
-"""More than this would be a mistake: the embedded worlds are a promise to be small."""
+"""More than this would be a mistake: the embedded tasks are a promise to be small."""
 
 
 @pytest.fixture(scope="module")
@@ -26,23 +27,23 @@ def names(wheel: Path) -> set[str]:
     return set(zipfile.ZipFile(wheel).namelist())
 
 
-def test_every_module_and_data_file_is_there(names: set[str]) -> None:
+def test_wheel_has_every_module_and_data_file(names: set[str]) -> None:
     tracked = [
         path for path in (ROOT / "di4c_cli").rglob("*") if path.is_file() and "__pycache__" not in path.parts
     ]
     assert {path.relative_to(ROOT).as_posix() for path in tracked} <= names
     assert {f"di4c_cli/recipes/{name}.yaml" for name in recipe_file.names()} <= names
-    for world in embedded.WORLDS:
-        assert f"di4c_cli/embedded/{world}/student/model.safetensors" in names
+    for task in TASK_NAMES:
+        assert f"di4c_cli/embedded/{task}/student/model.safetensors" in names
 
 
-def test_nothing_else_is_there(names: set[str]) -> None:
+def test_wheel_has_nothing_else(names: set[str]) -> None:
     folders = {name.split("/")[0] for name in names}
     assert folders == {"di4c_cli", f"di4c-{__version__}.dist-info"}
     assert not [name for name in names if re.search(r"__pycache__|\.py[co]$|/tests?/|golden", name)]
 
 
-def test_its_size(wheel: Path) -> None:
+def test_wheel_has_the_documented_size(wheel: Path) -> None:
     size = wheel.stat().st_size / 1e6
     assert size < MEGABYTES
     page = (ROOT / "docs" / "packaging.md").read_text(encoding="utf-8")
@@ -52,7 +53,7 @@ def test_its_size(wheel: Path) -> None:
     )
 
 
-def test_its_metadata(wheel: Path) -> None:
+def test_wheel_has_metadata(wheel: Path) -> None:
     archive = zipfile.ZipFile(wheel)
     (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
     text = archive.read(name).decode()

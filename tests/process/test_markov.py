@@ -65,6 +65,7 @@ class TestChain:
                 expected += term
             assert float(got[0, x_s[0]] * got[1, x_s[1]]) == pytest.approx(expected, abs=1e-12)
 
+    @pytest.mark.slow
     def test_step_follows_the_posterior(self, process: Markov) -> None:
         """30 000 draws; total variation below 0.02."""
         n, size = 30_000, process.symbols
@@ -131,20 +132,20 @@ def test_posterior_survives_impossible_predictions() -> None:
 
 
 class Islands(Uniform):
-    """Two states that mix, not evenly, and a third that nothing leads to or from."""
+    """Two states that mix unevenly, and a third without transitions."""
 
     def transition(self, s: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
         matrix = torch.tensor([[0.7, 0.3, 0.0], [0.4, 0.6, 0.0], [0.0, 0.0, 1.0]], dtype=torch.float64)
         return matrix.expand(len(t), -1, -1)
 
 
-def test_a_prediction_that_cannot_lead_to_x_t_leaves_the_choice_to_the_chain() -> None:
+def test_posterior_of_an_impossible_prediction_is_that_of_the_chain() -> None:
     p0 = torch.tensor([[[0.0, 0.0, 1.0]]]).double()
     out = Islands(3).posterior(p0, torch.tensor([[0]]), one(0.6), one(0.3))
     torch.testing.assert_close(out[0, 0], torch.tensor([0.7, 0.4, 0.0]).double() / 1.1)
 
 
-def test_the_part_of_a_prediction_that_cannot_lead_to_x_t_is_left_out() -> None:
+def test_posterior_leaves_out_the_impossible_part_of_a_prediction() -> None:
     half, whole = (torch.tensor([[p0]]).double() for p0 in ([0.5, 0.0, 0.5], [1.0, 0.0, 0.0]))
     x_t, process = torch.tensor([[0]]), Islands(3)
     torch.testing.assert_close(
@@ -152,14 +153,14 @@ def test_the_part_of_a_prediction_that_cannot_lead_to_x_t_is_left_out() -> None:
     )
 
 
-def test_prior_draws_follow_the_stationary_law() -> None:
+def test_prior_follows_the_stationary_distribution() -> None:
     process = Gaussian(8, 2.0, 3.0)
     x = process.prior(Noise(0, range(20_000)).uniform("u", 1))
     seen = torch.bincount(x[:, 0], minlength=8).double() / 20_000
     assert 0.5 * (seen - process.stationary()).abs().sum() < 0.02
 
 
-def test_one_time_for_all_equals_many_times() -> None:
+def test_transition_of_one_time_equals_that_of_many_times() -> None:
     process, t = Gaussian(8, 2.0, 3.0), torch.tensor([0.5, 0.5, 0.5]).double()
     mixed = process.transition(torch.zeros(3).double(), torch.tensor([0.5, 0.2, 0.5]).double())
     torch.testing.assert_close(process.transition(t * 0, t)[0], mixed[0])

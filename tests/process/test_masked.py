@@ -7,6 +7,7 @@ import itertools
 import pytest
 import torch
 
+from di4c_cli.draw import JointDraw
 from di4c_cli.errors import UserError
 from di4c_cli.noise import Noise
 from di4c_cli.process import SCHEDULES, Masked, build
@@ -82,7 +83,7 @@ def test_step_asks_only_for_revealed_rows_and_keeps_known_ones() -> None:
 
 
 @pytest.mark.parametrize("many", [(), (1,), (2,), (3, 2)], ids=str)
-def test_draws_that_share_a_prediction_are_draws_alone(many: tuple[int, ...]) -> None:
+def test_step_with_many_draws_equals_single_draws(many: tuple[int, ...]) -> None:
     process, x_t = Masked(5), torch.tensor([[5, 2, 5, 5], [1, 5, 0, 5]])
     law = torch.randn(2, 4, 5, generator=torch.Generator().manual_seed(0)).log_softmax(-1)
     t, s = torch.tensor([0.9, 0.7]).double(), torch.tensor([0.2, 0.1]).double()
@@ -94,14 +95,14 @@ def test_draws_that_share_a_prediction_are_draws_alone(many: tuple[int, ...]) ->
         assert torch.equal(x_s.reshape(2, -1, 4)[:, j], alone)
 
 
-def test_shares_are_computed_in_64_bits() -> None:
+def test_mask_share_is_computed_in_64_bits() -> None:
     """A float32 time means its own value, not a share rounded to float32."""
     t = torch.tensor([0.1, 0.7])
     share = Masked(3, "square").mask_share(t)
     assert share.tolist() == pytest.approx([1 - (1 - value) ** 2 for value in t.tolist()], rel=1e-14)
 
 
-def test_last_step_fills_everything() -> None:
+def test_step_to_zero_fills_every_position() -> None:
     process = Masked(4)
     x = process.prior(torch.zeros(6, 9))
     ones = torch.ones(6)
@@ -118,10 +119,29 @@ def test_corrupt_at_both_ends() -> None:
     assert bool((process.corrupt(x0, torch.ones(50), u) == 4).all())
 
 
-def test_unknown_names_are_refused() -> None:
+def test_build_rejects_unknown_names() -> None:
     with pytest.raises(UserError, match="schedule"):
         Masked(3, "cubic")
     with pytest.raises(UserError, match="process type"):
         build({"type": "maskd"})
     with pytest.raises(UserError, match="settings"):
         build({"type": "masked", "symbols": 3, "scheduel": "linear"})
+
+
+class FirstState(JointDraw):
+    """Records its log-weights and draws the mask where `stay` is the larger one, else symbol 1."""
+
+    def states(
+        self, b: torch.Tensor, d: torch.Tensor, reveal: torch.Tensor, stay: torch.Tensor
+    ) -> torch.Tensor:
+        self.asked = list(zip(b.tolist(), d.tolist()))
+        self.weights = torch.stack((reveal.exp(), stay.exp()), 1)
+        return torch.where(stay > reveal, 3, 1)
+
+
+def test_step_gives_a_joint_draw_the_weights_of_symbols_and_mask() -> None:
+    process, draw = Masked(3), FirstState(lambda b, d: torch.zeros(len(b), 3))
+    t, s = torch.tensor([1.0, 0.5]).double(), torch.tensor([0.75, 0.125]).double()
+    x_s = process.step(draw, torch.tensor([[3, 0], [3, 3]]), t, s, torch.zeros(2, 2, 2))
+    assert draw.asked == [(0, 0), (1, 0), (1, 1)] and x_s.tolist() == [[3, 0], [1, 1]]
+    torch.testing.assert_close(draw.weights, torch.tensor([[0.25, 0.75], *[[0.375, 0.125]] * 2]).double())

@@ -14,7 +14,7 @@ import pytest
 from di4c_cli import embedded
 from di4c_cli.cli.console import machine_fault
 from di4c_cli.errors import Failure
-from di4c_cli.training.launch import Family, _Child
+from di4c_cli.training.launch import common_exit_code
 from di4c_cli.training.metrics import read_rows
 from di4c_cli.training.run import RunOptions, distill
 from tests.helpers.faults import call, command, told
@@ -24,7 +24,9 @@ from tests.helpers.small_run import PATIENCE, arguments, same, small_recipe, sta
 @pytest.mark.parametrize(
     "words", [["sample", "-n", 2, "--steps", 1], ["convert", "tiny-digits"], ["recipes"]]
 )
-def test_a_closed_folder(closed: Path, words: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_names_a_closed_folder(
+    closed: Path, words: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Writing there fails in a sentence that names the place; what only reads works in it."""
     monkeypatch.chdir(closed)
     if words[0] == "recipes":
@@ -38,11 +40,11 @@ def test_a_closed_folder(closed: Path, words: list[Any], monkeypatch: pytest.Mon
     assert list(closed.iterdir()) == []
 
 
-def test_a_run_in_a_closed_folder(closed: Path, teacher: Path) -> None:
+def test_distill_names_a_closed_folder(closed: Path, teacher: Path) -> None:
     told(call(*arguments(teacher, closed / "run")), 1, str(closed), "Choose another folder")
 
 
-def test_a_run_that_becomes_closed(teacher: Path, closed: Path, tmp_path: Path) -> None:
+def test_distill_resumes_after_its_folder_was_closed(teacher: Path, closed: Path, tmp_path: Path) -> None:
     """The folder of checkpoints is closed under way: the last one stands, the same command goes on."""
     out = tmp_path / "run"
     place = out / "round-1" / "checkpoints"
@@ -60,7 +62,7 @@ def test_a_run_that_becomes_closed(teacher: Path, closed: Path, tmp_path: Path) 
     assert [row["step"] for row in read_rows(out / "metrics.jsonl")] == list(range(1, 10))
 
 
-def test_two_commands_and_a_scheduler(teacher: Path, tmp_path: Path) -> None:
+def test_distill_rejects_a_second_writer_and_stops_on_sigterm(teacher: Path, tmp_path: Path) -> None:
     """A second command is refused, forced or not; SIGTERM ends the first with 143 and a checkpoint."""
     out = tmp_path / "run"
     args = arguments(teacher, out, "--set", "training.checkpoint_every=1000", iterations=400)
@@ -78,7 +80,7 @@ def test_two_commands_and_a_scheduler(teacher: Path, tmp_path: Path) -> None:
     assert done < 400
 
 
-def test_a_scheduler_and_several_processes() -> None:
+def test_common_exit_code_is_that_of_the_signal() -> None:
     """Together they end as one would: with the signal's code, whichever process heard of it first."""
     for codes, verdict in (
         ((143, 143), 143),
@@ -86,15 +88,13 @@ def test_a_scheduler_and_several_processes() -> None:
         ((130, 130), 130),
         ((1, 143), 143),
         ((1, 1), 1),
+        ((-2, 0), 130),
     ):
-        children = [_Child(rank, subprocess.Popen(["true"]), code=code) for rank, code in enumerate(codes)]
-        assert Family(children, signalled=True, failed=children[:1])._verdict() == verdict
-        for child in children:
-            child.process.wait()
+        assert common_exit_code(dict(enumerate(codes)), first=0, stopped=True) == verdict
 
 
 @pytest.mark.parametrize("way", ["deleted", "moved"])
-def test_a_folder_that_vanishes(teacher: Path, tmp_path: Path, way: str) -> None:
+def test_distill_notices_a_deleted_or_moved_folder(teacher: Path, tmp_path: Path, way: str) -> None:
     out = tmp_path / "run"
     recipe = small_recipe(teacher)
 
@@ -114,7 +114,7 @@ def test_a_folder_that_vanishes(teacher: Path, tmp_path: Path, way: str) -> None
         assert same(weights(tmp_path / "elsewhere"), weights(tmp_path / "whole"))
 
 
-def test_a_decoder_that_vanishes_before_it_is_copied(tmp_path: Path, teacher: Path) -> None:
+def test_distill_finishes_after_a_deleted_codec_is_restored(tmp_path: Path, teacher: Path) -> None:
     """The teacher's folder loses a file while the student trains; its weights are in memory, its codec is not."""
     model, out = tmp_path / "text", tmp_path / "run"
     tokenizer = tmp_path / "tokenizer.json"
@@ -138,7 +138,7 @@ def test_a_decoder_that_vanishes_before_it_is_copied(tmp_path: Path, teacher: Pa
     assert (out / "student" / codec.name).is_file()
 
 
-def test_the_current_folder_is_deleted(tmp_path: Path) -> None:
+def test_command_works_in_a_deleted_folder(tmp_path: Path) -> None:
     """A shell may stand in a folder that is gone."""
     gone = tmp_path / "gone"
     gone.mkdir()

@@ -25,7 +25,7 @@ ASCII = {"LC_ALL": "C", "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "PYTHONC
 PACKAGE = Path(di4c_cli.__file__).parent
 
 
-def test_a_run_without_a_home(teacher: Path, tmp_path: Path) -> None:
+def test_distill_works_without_a_home(teacher: Path, tmp_path: Path) -> None:
     """Nothing of it is needed: caches of libraries go to temporary folders, silently."""
     free = ("MPLCONFIGDIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "HF_HOME", "DI4C_CACHE")
     done = process(*arguments(teacher, tmp_path / "run", iterations=2), drop=free, HOME=NOWHERE)
@@ -34,7 +34,9 @@ def test_a_run_without_a_home(teacher: Path, tmp_path: Path) -> None:
     assert (tmp_path / "run" / "student" / "config.json").is_file()
 
 
-def test_encoding_a_corpus_without_a_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_encoding_without_a_home_asks_for_a_cache_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Encoded data does need a place; the sentence says how to give one."""
     for name in ("XDG_CACHE_HOME", "DI4C_CACHE"):
         monkeypatch.delenv(name, raising=False)
@@ -45,7 +47,7 @@ def test_encoding_a_corpus_without_a_home(tmp_path: Path, monkeypatch: pytest.Mo
     assert not (tmp_path / "run").exists()
 
 
-def test_an_account_without_any_home(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_root_without_a_home_directory_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     def homeless() -> Path:
         raise RuntimeError("Could not determine home directory.")
 
@@ -58,7 +60,9 @@ def test_an_account_without_any_home(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cache.root() == Path("/somewhere")
 
 
-def test_a_clock_that_jumps(teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_distill_ignores_a_clock_that_jumps(
+    teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The wall clock falls back by a year at every look; the student and the durations do not notice."""
     recipe = small_recipe(teacher)
     distill(recipe, tmp_path / "calm", RunOptions())
@@ -76,7 +80,7 @@ def test_a_clock_that_jumps(teacher: Path, tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("when", [0, 2**32])
-def test_files_from_another_time(teacher: Path, tmp_path: Path, when: int) -> None:
+def test_distill_ignores_the_dates_of_files(teacher: Path, tmp_path: Path, when: int) -> None:
     """Checkpoints are ordered by their step: a run whose files are dated 1970 or 2106 goes on all the same."""
     out = tmp_path / "run"
     recipe = small_recipe(teacher, training__iterations=9)
@@ -103,7 +107,7 @@ def test_durations_come_from_the_monotonic_clock() -> None:
                     assert path.parent.name == "evaluation", path
 
 
-def test_a_run_in_ascii_at_an_awkward_path(teacher: Path, tmp_path: Path) -> None:
+def test_distill_works_in_ascii_with_unusual_paths(teacher: Path, tmp_path: Path) -> None:
     """A locale without λ, a path with spaces, umlauts and a quote: the run, then its student as JSON."""
     out = tmp_path / "meine Läufe λ" / "it's 1"
     done = process(*arguments(teacher, out, iterations=1), **ASCII)
@@ -128,7 +132,7 @@ def test_a_run_in_ascii_at_an_awkward_path(teacher: Path, tmp_path: Path) -> Non
         (["recipes", "show", "größe"], 2),
     ],
 )
-def test_commands_in_ascii(words: list[str], code: int) -> None:
+def test_command_works_in_ascii(words: list[str], code: int) -> None:
     done = process(*words, **ASCII)
     assert done.returncode == code and "Traceback" not in done.stderr
     assert done.stdout.isascii() and done.stderr.isascii()
@@ -136,7 +140,7 @@ def test_commands_in_ascii(words: list[str], code: int) -> None:
         sentence(done.stderr)
 
 
-def test_awkward_paths_through_every_reader(teacher: Path, tmp_path: Path) -> None:
+def test_readers_accept_unusual_paths(teacher: Path, tmp_path: Path) -> None:
     folder = tmp_path / "Ordner mit ünïcode & 'quotes'"
     assert call("convert", teacher, folder / "mein modell").exit_code == 0
     assert (

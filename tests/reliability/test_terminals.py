@@ -20,7 +20,7 @@ COMMANDS = [["--help"], ["sample", "--help"], ["recipes"], ["teachers"]]
 
 @pytest.mark.parametrize("columns", [80, 40])
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_nothing_is_wider_than_the_terminal(columns: int, words: list[str]) -> None:
+def test_output_is_not_wider_than_the_terminal(columns: int, words: list[str]) -> None:
     code, seen = in_terminal(columns, *words)
     assert code == 0, seen
     lines = plain(seen)
@@ -28,20 +28,22 @@ def test_nothing_is_wider_than_the_terminal(columns: int, words: list[str]) -> N
     assert len(lines) > 10
 
 
-def test_no_colour_where_none_is_wanted() -> None:
+def test_output_has_no_colour_with_no_color() -> None:
     assert COLOUR.search(in_terminal(80, "--help")[1]), "there is colour by default"
     for words in COMMANDS[:3]:
         assert not COLOUR.search(in_terminal(80, *words, NO_COLOR="1")[1])
 
 
 @pytest.mark.parametrize("columns", [80, 40])
-def test_a_table_of_many_columns(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_show_table_becomes_a_list_in_a_narrow_terminal(
+    columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where the columns would be cut to single letters, rows are written as lists instead."""
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setenv("TERM", "xterm")
     stream = Screen()
     header = ["Experiment", "side", "batch", "p50 (s)", "p95 (s)", "samples/s", "peak MB"]
-    show_table("Every side", header, [["CIFAR-10", "teacher", "50", "1.2345", "2.3456", "12.5", ""]], stream)
+    show_table("All sides", header, [["CIFAR-10", "teacher", "50", "1.2345", "2.3456", "12.5", ""]], stream)
     lines = plain(stream.getvalue())
     assert max(map(cell_len, lines)) <= columns
     assert ("Experiment: CIFAR-10" in lines) == (columns == 40)
@@ -49,7 +51,7 @@ def test_a_table_of_many_columns(columns: int, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("columns", [80, 40])
-def test_the_live_table_fits(columns: int) -> None:
+def test_live_table_fits_the_terminal(columns: int) -> None:
     """Figures are whole at any width; a narrow terminal gets fewer of them."""
     recipe = recipe_file.read("di4c/tiny-digits")
     live = LiveTable(recipe)
@@ -62,7 +64,7 @@ def test_the_live_table_fits(columns: int) -> None:
     assert ("marginal" in header) == (columns == 80)
 
 
-def test_a_narrow_live_table_of_the_default_shows_what_lambda_costs() -> None:
+def test_live_table_shows_the_kl_in_a_narrow_terminal() -> None:
     live = LiveTable(recipe_file.read("tiny-digits"))
     assert [column.header for column in live.table(40).columns] == ["step", "left", "loss", "kl"]
 
@@ -78,7 +80,7 @@ CLOSED = [["--help"], ["--version"], ["recipes"], ["recipes", "show", "tiny-digi
 
 
 @pytest.mark.parametrize("words", CLOSED, ids=" ".join)
-def test_a_reader_that_has_gone(words: list[str]) -> None:
+def test_command_ignores_a_closed_pipe(words: list[str]) -> None:
     """Every write fails from the first byte on; that is neither an error nor worth a word."""
     reading, writing = os.pipe()
     os.close(reading)
@@ -87,7 +89,7 @@ def test_a_reader_that_has_gone(words: list[str]) -> None:
     assert done.stderr == "" and done.returncode == 0
 
 
-def test_head_takes_one_line_of_samples() -> None:
+def test_sample_ignores_a_pipe_closed_by_head() -> None:
     words = " ".join(command("sample", "--teacher", "tiny-text", "--steps", 1, "-n", 40))
     script = f"set -o pipefail; {words} | head -n 1"
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)

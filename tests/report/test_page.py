@@ -13,16 +13,17 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from di4c_cli import model_folder
 from di4c_cli.errors import UserError
-from di4c_cli.evaluation.pair import compare_pair
-from di4c_cli.evaluation.result import Cell, Results
+from di4c_cli.evaluation.config import EvaluationConfig
+from di4c_cli.evaluation.pipeline import prepare
+from di4c_cli.evaluation.results import Cell, Results
+from di4c_cli.evaluation.steps_saved import steps_saved
 from di4c_cli.model import Model
+from di4c_cli.report.charts import Chart, Line, as_svg, steps_chart
 from di4c_cli.report.latency import latency
-from di4c_cli.report.locate import locate
-from di4c_cli.report.page import page, write_page
+from di4c_cli.report.page import locate, page, write_all, write_page
 from di4c_cli.report.sections import highlight, samples
-from di4c_cli.report.svg import Series, line_chart, ticks
-from di4c_cli.report.write import write_all
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
 
@@ -56,29 +57,35 @@ def run(tmp_path_factory: pytest.TempPathFactory, teacher: Model, pupil: Model) 
     (folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)) + '\n{"round": 1, "st')
     (folder / "latency.json").write_text("tables first\n" + json.dumps(BENCH))
     out = folder / "evaluation"
-    results = compare_pair(teacher, pupil, (1, 2), n=40, gallery=out / "samples")
-    write_all(results, out, "frechet", folder)
+    for kind, model in (("teacher", teacher), ("student", pupil)):
+        model_folder.save_folder(
+            tmp_path_factory.getbasetemp() / "pair" / kind, model.config, model.denoiser, "# small\n"
+        )
+    pair = {kind: str(tmp_path_factory.getbasetemp() / "pair" / kind) for kind in ("teacher", "student")}
+    results = prepare(EvaluationConfig(**pair, steps=[1, 2], n=40, out=out)).run()  # type: ignore[arg-type]
+    shutil.rmtree(out / "parts")
+    write_all(results, out, folder)
     return folder
 
 
-def test_the_files_of_an_evaluation(run: Path) -> None:
+def test_write_all_writes_the_files_of_an_evaluation(run: Path) -> None:
     out = run / "evaluation"
     assert sorted(p.name for p in out.iterdir()) == ["quality.png", "report.html", "results.json", "samples"]
     assert Image.open(out / "quality.png").size == (832, 520)
 
 
-def test_the_page_holds_everything_and_asks_for_nothing(run: Path) -> None:
+def test_page_holds_everything_and_requests_nothing(run: Path) -> None:
     text = (run / "evaluation" / "report.html").read_text()
     for part in ("Quality against steps", "Samples", "Latency", "Training", "Recipe", "How these figures"):
         assert f"<h2>{part}" in text
     assert "&lt;b&gt;small&lt;/b&gt;" in text and "<b>small" not in text
     assert text.count("data:image/png;base64") == 4 and text.count("<svg") == 7
-    assert not re.search(r'(src|href)="(?!data:)', text) and "http" not in text.replace(
+    assert not re.search(r'(src|href)="(?!data:|#)', text) and "http" not in text.replace(
         "http://www.w3.org", ""
     )
 
 
-def test_latency_of_the_run_is_tabulated(run: Path, tmp_path: Path) -> None:
+def test_latency_tabulates_the_measurement_of_the_run(run: Path, tmp_path: Path) -> None:
     text = latency(locate(run).results, run)
     assert "<td>0.2000 ± 0.0100</td>" in text and "student / teacher 1.010 (95 %: 1.000 to 1.020)" in text
     assert "A processor, cpu, 2 threads" in text and "Wall time of this evaluation</summary>" in text
@@ -88,14 +95,14 @@ def test_latency_of_the_run_is_tabulated(run: Path, tmp_path: Path) -> None:
         assert "measures it properly" in plain and "<details>" not in plain, content
 
 
-def test_the_result_file_is_inside(run: Path) -> None:
+def test_page_contains_the_result_file(run: Path) -> None:
     text = (run / "evaluation" / "report.html").read_text()
     inside = re.search(r'<script type="application/json" id="results">(.*?)</script>', text, re.S)
     assert inside is not None
     assert Results.model_validate_json(inside[1]) == locate(run).results
 
 
-def test_hostile_names_stay_text(run: Path) -> None:
+def test_page_escapes_a_hostile_title(run: Path) -> None:
     results = locate(run).results.model_copy(update={"title": "</script><script>alert(1)</script>"})
     text = page(results, run / "evaluation")
     assert "<script>alert" not in text and text.count("</script>") == 1
@@ -113,7 +120,7 @@ def hostile(tree: Any, key: str = "") -> Any:
     return f"{script}{tree}" if isinstance(tree, str) and not closed else tree
 
 
-def test_every_string_of_a_result_stays_text(run: Path) -> None:
+def test_page_escapes_every_string_of_a_result(run: Path) -> None:
     tree = locate(run).results.model_dump(mode="json")
     tree["cells"][0] |= {"samples": ["one two"], "paper": {"frechet": 1.0}}
     for cell in tree["cells"][1:]:
@@ -124,7 +131,7 @@ def test_every_string_of_a_result_stays_text(run: Path) -> None:
     assert text.count("&lt;script&gt;alert(1)") > 50 and 'label=""' not in text
 
 
-def test_pictures_outside_the_folder_are_not_taken_in(run: Path, tmp_path: Path) -> None:
+def test_samples_ignores_pictures_outside_the_folder(run: Path, tmp_path: Path) -> None:
     Image.new("L", (2, 2)).save(tmp_path / "secret.png")
     results = locate(run).results
     cell = results.cells[0].model_copy(update={"picture": f"../../{tmp_path.name}/secret.png"})
@@ -133,7 +140,7 @@ def test_pictures_outside_the_folder_are_not_taken_in(run: Path, tmp_path: Path)
     assert samples(results.model_copy(update={"cells": [cell]}), folder) == ""
 
 
-def test_texts_are_marked_where_they_differ() -> None:
+def test_samples_marks_words_that_differ() -> None:
     assert (
         highlight("the old cat sat", "the new cat <sat>")
         == "the <mark>new</mark> cat <mark>&lt;sat&gt;</mark>"
@@ -163,11 +170,33 @@ def test_locate_finds_runs_folders_files_and_the_newest(run: Path, tmp_path: Pat
     assert locate(None).folder == Path("runs/one/evaluation")
 
 
-def test_charts_scale_and_label() -> None:
-    assert ticks(0, 9.3) == [0, 2, 4, 6, 8, 10]
-    svg = line_chart([Series("a", 0, [(1, 2.0), (4, 1.0)], [(1.5, 2.5), None])], "steps", "a & b")
-    assert svg.count("<circle") == 2 and svg.count("<path") == 1 and 'aria-label="a &amp; b"' in svg
-    assert line_chart([Series("a", 0, [])], "steps", "none") == ""
+def test_as_svg_is_labelled_deterministic_and_in_the_page_s_colours() -> None:
+    line = Line("a $x$", "#6b7280", [(1, 2.0), (4, 1.0)], [(1.5, 2.5), None])
+    chart = Chart("a & \\1 <b>", "steps $", "y", [line], step_axis=True, notes=[(1, 2.0, "<i>")])
+    svg = as_svg(chart)
+    assert svg == as_svg(chart) and svg.startswith("<svg viewBox=") and svg.endswith("</svg>")
+    assert 'role="img" aria-label="a &amp; \\1 &lt;b&gt;"' in svg and "&lt;i&gt;" in svg and "steps $" in svg
+    assert "var(--teacher)" in svg and "#6b7280" not in svg
+    assert not re.search(r"date|metadata|<style|http|<script", svg)
+    ids = re.findall(r' id="([^"]*)"', svg)
+    assert ids and all(f"#{name}" in svg for name in ids)
+    assert as_svg(Chart("none", "steps", "y", [Line("a", "#6b7280", [])])) == ""
+    other = as_svg(Chart("another", "steps", "y", [line], step_axis=True))
+    assert not set(ids) & set(re.findall(r' id="([^"]*)"', other)), "charts of one page share no id"
+
+
+def test_steps_chart_shows_steps_saved_and_a_log_axis(run: Path) -> None:
+    results = locate(run).results
+    cells = [cell.model_copy(update={"repeats": 2}) for cell in results.cells]
+    for cell, value in zip(cells, (80.0, 40.0, 10.0, 5.0), strict=True):
+        figure = cell.figures["frechet"].model_copy(update={"value": value, "repeats": [value, value]})
+        cell.figures = {**cell.figures, "frechet": figure}
+    results = results.model_copy(update={"cells": cells})
+    results = results.model_copy(update={"steps_saved": steps_saved(results)})
+    chart = steps_chart(results, "frechet")
+    assert chart.log_y and chart.notes == [(1.0, 10.0, "≥2×")]
+    text = page(results, run / "evaluation")
+    assert "<h3>Steps saved at equal quality</h3>" in text and "≥2×" in text and "2 repeats" in text
 
 
 def _screenshot(file: Path, out: Path, size: str, *more: str) -> tuple[np.ndarray, str]:
@@ -193,7 +222,7 @@ def _screenshot(file: Path, out: Path, size: str, *more: str) -> tuple[np.ndarra
 
 @pytest.mark.browser
 @pytest.mark.skipif(BROWSER is None, reason="no chromium here: `apt-get install chromium` to run this")
-def test_it_opens_in_a_browser_on_a_desk_on_a_phone_and_in_the_dark(run: Path, tmp_path: Path) -> None:
+def test_page_opens_in_a_browser_on_a_desk_on_a_phone_and_in_the_dark(run: Path, tmp_path: Path) -> None:
     file = write_page(locate(run).results, run / "evaluation", run, tmp_path / "page.html")
     desk, log = _screenshot(file, tmp_path / "desk.png", "1100,1600")
     assert "CONSOLE" not in log, log

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from di4c_cli.evaluation.plan import CellPlan, Plan
-from di4c_cli.evaluation.result import Cell, Figure, Results
+from di4c_cli.evaluation.protocol import CellSpec, EvaluationProtocol
+from di4c_cli.evaluation.results import Cell, Figure, Results
 from di4c_cli.report.summary import is_frontier, sentences
-from di4c_cli.report.table import plan_tables
+from di4c_cli.report.table import protocol_tables
 
 
 def _results(*cells: Cell) -> Results:
@@ -20,43 +20,45 @@ def _cell(row: str, column: str, steps: int, settings: dict[str, object], **valu
     )
 
 
-PLAN = Plan(
+PROTOCOL = EvaluationProtocol(
     "p",
     "t",
     (
-        CellPlan("teacher", "8 steps", 8, paper={"frechet": 392.24, "is": 1.5}),
-        CellPlan("student", "4 steps", 4, paper={"frechet": 7.0, "is": 2.5}),
-        CellPlan("other", "4 steps", 4),
+        CellSpec("teacher", "8 steps", 8, paper={"frechet": 392.24, "is": 1.5}),
+        CellSpec("student", "4 steps", 4, paper={"frechet": 7.0, "is": 2.5}),
+        CellSpec("other", "4 steps", 4),
     ),
     100,
     ("frechet", "is"),
 )
 
 
-def test_rows_nobody_ran_show_the_papers_figures_or_nothing() -> None:
+def test_protocol_tables_show_the_papers_figures_in_rows_without_a_model() -> None:
     results = _results(_cell("teacher", "8 steps", 8, {}, frechet=3.0))
-    fid, score = plan_tables(results, PLAN)
+    fid, score = protocol_tables(results, PROTOCOL)
     assert fid.header == ["", "4 steps", "8 steps"], "by steps, not by the order of cells"
     assert fid.rows == [["teacher", "–", "3 [392.24]"], ["student", "– [7]", "–"]]
     assert score.title == "inception score" and score.rows[0] == ["teacher", "–", "– [1.5]"]
 
 
-def test_the_headline_of_another_instrument_comes_first() -> None:
-    plan = Plan("p", "t", (CellPlan("teacher", "8 steps", 8),), 9, ("perplexity", "entropy"))
+def test_protocol_tables_begin_with_the_main_figure_of_another_scorer() -> None:
+    protocol = EvaluationProtocol(
+        "p", "t", (CellSpec("teacher", "8 steps", 8),), 9, ("perplexity", "entropy")
+    )
     cell = _cell("teacher", "8 steps", 8, {}, bits_per_char=2.0, entropy=1.0)
-    assert [table.title for table in plan_tables(_results(cell), plan)] == [
+    assert [table.title for table in protocol_tables(_results(cell), protocol)] == [
         "bits per character ↓",
         "unigram entropy ↓",
     ]
 
 
-def test_two_samplers_are_no_frontier_and_correctors_no_speed_up() -> None:
+def test_sentences_ignore_two_samplers_and_correctors() -> None:
     tau = [_cell("teacher", name, 40, {"sampler": name}, frechet=1.0) for name in ("tau", "analytical")]
-    assert not is_frontier(_results(*tau)) and sentences(_results(*tau), "frechet") == []
+    assert not is_frontier(_results(*tau)) and sentences(_results(*tau)) == []
     helped = [_cell(row, "6+7+7", 6, {"corrector": 7}, frechet=1.0) for row in ("teacher", "student")]
-    assert sentences(_results(*helped), "frechet") == []
+    assert sentences(_results(*helped)) == []
 
 
-def test_along_guidance_weights_the_best_of_each_is_named() -> None:
+def test_sentences_name_the_best_guidance_weight() -> None:
     cells = [_cell("student", f"w {w}", 4, {"guidance": w}, frechet=abs(w - 2.0)) for w in (1.0, 2.0, 4.0)]
-    assert sentences(_results(*cells), "frechet") == ["Fréchet distance, best of student: 0 (w 2.0)."]
+    assert sentences(_results(*cells)) == ["Fréchet distance, best of student: 0 (w 2.0)."]

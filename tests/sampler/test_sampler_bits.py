@@ -13,8 +13,8 @@ from di4c_cli.denoiser import Denoiser
 from di4c_cli.latent.prior import LatentPrior
 from di4c_cli.noise import Noise
 from di4c_cli.process import Gaussian, Masked
-from di4c_cli.sampler.run import sample
-from di4c_cli.sampler.settings import Settings
+from di4c_cli.sampler.loop import sample_batch
+from di4c_cli.sampler.plan import SamplingPlan
 from di4c_cli.sampler.tiles import chunks, predict
 
 COUNT = 16
@@ -65,16 +65,16 @@ WAYS: list[tuple[Callable[[], Denoiser], dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize("tile", [None, 1, 5])
+@pytest.mark.parametrize("tile", [16, 1, 5])
 @pytest.mark.parametrize(("make", "way"), WAYS)
-def test_samples_do_not_depend_on_the_batch(
-    make: Callable[[], Denoiser], way: dict[str, Any], tile: int | None
+def test_sampling_loop_does_not_depend_on_the_batch(
+    make: Callable[[], Denoiser], way: dict[str, Any], tile: int
 ) -> None:
-    model, settings = built(make), Settings(tile=tile, **way)
+    model, plan = built(make), SamplingPlan(tile=tile, **way)
 
     def draw(numbers: list[int]) -> torch.Tensor:
-        label = torch.tensor(numbers) % 7 if settings.guidance else None
-        return sample(model, settings, Noise(2, numbers), label)
+        label = torch.tensor(numbers) % 7 if plan.guidance else None
+        return sample_batch(model, plan, Noise(2, numbers), label)
 
     whole = draw(list(range(COUNT)))
     for size in (1, 3, 7):
@@ -86,7 +86,7 @@ def test_samples_do_not_depend_on_the_batch(
 
 @pytest.mark.parametrize("make", [dit, maskgit, unet])
 @pytest.mark.parametrize("tile", [1, 4, 16])
-def test_hidden_states_and_logits_are_the_same_bits(make: Callable[[], Denoiser], tile: int) -> None:
+def test_predict_gives_the_same_bits_in_any_batch(make: Callable[[], Denoiser], tile: int) -> None:
     model = built(make)
     generator = torch.Generator().manual_seed(3)
     x = torch.randint(0, model.process.states, (COUNT, model.length), generator=generator)
@@ -103,7 +103,7 @@ def test_hidden_states_and_logits_are_the_same_bits(make: Callable[[], Denoiser]
             assert torch.equal(own.logits(b[mine] - start, d[mine]), logits[mine])
 
 
-def test_pieces_of_a_sample_do_not_depend_on_its_neighbours() -> None:
+def test_chunks_of_a_sample_do_not_depend_on_its_neighbours() -> None:
     b = torch.tensor([0] * 5 + [2] * 3 + [3] * 9)
     cut = [(piece.start, piece.stop) for piece in chunks(b, 4, alone=True)]
     assert cut == [(0, 4), (4, 5), (5, 8), (8, 12), (12, 16), (16, 17)]
@@ -112,11 +112,11 @@ def test_pieces_of_a_sample_do_not_depend_on_its_neighbours() -> None:
     assert list(chunks(b[:0], 8, alone=True)) == []
 
 
-def test_a_sample_that_reveals_nothing_costs_no_network_call() -> None:
-    """With more steps than positions most steps change nothing: the network is not asked then."""
+def test_analytical_step_that_reveals_nothing_calls_no_network() -> None:
+    """With more steps than positions most steps change nothing: they do not call the network."""
     model = built(dit)
     calls: list[int] = []
     body = model.network.body
     model.network.body = lambda x, *rest: calls.append(len(x)) or body(x, *rest)  # type: ignore[method-assign]
-    sample(model, Settings(steps=200, tile=2), Noise(0, [0]), length=6)
+    sample_batch(model, SamplingPlan(steps=200, tile=2), Noise(0, [0]), given=torch.full((1, 6), -1))
     assert 1 <= len(calls) <= 6

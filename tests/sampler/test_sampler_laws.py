@@ -1,4 +1,4 @@
-"""Every stochastic sampler against its law by enumeration: 200 000 draws, χ² at level 1e-3, fixed seeds."""
+"""Every stochastic sampler against its distribution by enumeration: 200 000 draws, χ² at level 1e-3, fixed seeds."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch
 from di4c_cli.denoiser import Denoiser
 from di4c_cli.noise import Noise
 from di4c_cli.process import Gaussian, Markov, Masked, Uniform
-from di4c_cli.sampler.run import sample
-from di4c_cli.sampler.settings import Settings
+from di4c_cli.sampler.loop import sample_batch
+from di4c_cli.sampler.plan import SamplingPlan
 from tests.helpers.sampler_table import (
     DRAWS,
     LEVEL,
@@ -98,10 +98,10 @@ def tau_kernel(process: Markov, t: float, length: float, both: bool = False) -> 
 
 
 def drawn(
-    model: Denoiser, settings: Settings, n: int = DRAWS, seed: int = 3, **options: object
+    model: Denoiser, plan: SamplingPlan, n: int = DRAWS, seed: int = 3, **options: object
 ) -> torch.Tensor:
     """n samples in large batches."""
-    return sample(model, settings, Noise(seed, range(n)), **options)  # type: ignore[arg-type]
+    return sample_batch(model, plan, Noise(seed, range(n)), **options)  # type: ignore[arg-type]
 
 
 GAUSSIAN = Gaussian(4, rate_sigma=2.0, q_sigma=3.0, time_exponential=5.0, time_base=0.5)
@@ -109,23 +109,23 @@ UNIFORM = Uniform(3, horizon=2.0)
 BIG = {"tile": 0}
 
 
-def test_masked_analytical_with_the_real_noise() -> None:
+def test_analytical_step_masked_with_the_real_noise() -> None:
     model = tabulated(Masked(3, "arccos"), 3, components=2, seed=1)
-    x = drawn(model, Settings(steps=2, **BIG))
+    x = drawn(model, SamplingPlan(steps=2, **BIG))
     law = masked_law(model, [1.0, 0.5, 0.0])
     assert chi_square(frequencies(x, model.process), law) > LEVEL
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_masked_analytical_three_steps(bulk_noise: None, dtype: str) -> None:
+def test_analytical_step_masked_in_three_steps(bulk_noise: None, dtype: str) -> None:
     model = tabulated(Masked(3), 3, components=2, seed=2)
-    x = drawn(model, Settings(steps=3, dtype=dtype, **BIG), 200_000 if dtype == "float64" else 20_000)
+    x = drawn(model, SamplingPlan(steps=3, dtype=dtype, **BIG), 200_000 if dtype == "float64" else 20_000)
     assert chi_square(frequencies(x, model.process), masked_law(model, [1.0, 2 / 3, 1 / 3, 0.0])) > LEVEL
 
 
 @pytest.mark.parametrize("process", [GAUSSIAN, UNIFORM], ids=["gaussian", "uniform"])
 @pytest.mark.parametrize("last", ["sample", "argmax"])
-def test_markov_analytical(bulk_noise: None, process: Markov, last: str) -> None:
+def test_analytical_step_markov(bulk_noise: None, process: Markov, last: str) -> None:
     model = tabulated(process, 2, components=2, seed=3)
     times = [1.0, 0.505, 0.01]
     law = start(process, 2)
@@ -133,13 +133,13 @@ def test_markov_analytical(bulk_noise: None, process: Markov, last: str) -> None
         law = move(law, model.network, process, t, markov_kernel(process, t, s))
     final = likeliest(process) if last == "argmax" else markov_kernel(process, 0.01, 0.0)
     law = move(law, model.network, process, 0.01, final)
-    x = drawn(model, Settings(steps=3, grid="pixels", last=last, **BIG))
+    x = drawn(model, SamplingPlan(steps=3, grid="pixels", last=last, **BIG))
     assert chi_square(frequencies(x, process), law) > LEVEL
 
 
 @pytest.mark.parametrize("process", [GAUSSIAN, UNIFORM], ids=["gaussian", "uniform"])
 @pytest.mark.parametrize("corrector", [0, 2])
-def test_tau_leaping_and_corrector(bulk_noise: None, process: Markov, corrector: int) -> None:
+def test_tau_step_and_corrector_step(bulk_noise: None, process: Markov, corrector: int) -> None:
     model = tabulated(process, 2, components=2, seed=4)
     size = 0.05
     law = start(process, 2)
@@ -148,7 +148,7 @@ def test_tau_leaping_and_corrector(bulk_noise: None, process: Markov, corrector:
             law = move(law, model.network, process, t, tau_kernel(process, t, size, both=True))
         kernel = tau_kernel(process, t, t - s) if i < 2 else likeliest(process)
         law = move(law, model.network, process, t, kernel)
-    settings = Settings(
+    plan = SamplingPlan(
         steps=3,
         sampler="tau-leaping",
         grid="pixels",
@@ -157,22 +157,22 @@ def test_tau_leaping_and_corrector(bulk_noise: None, process: Markov, corrector:
         corrector_step=size,
         **BIG,
     )
-    assert chi_square(frequencies(drawn(model, settings), process), law) > LEVEL
+    assert chi_square(frequencies(drawn(model, plan), process), law) > LEVEL
 
 
-def test_predictor_corrector_with_analytical_steps(bulk_noise: None) -> None:
+def test_corrector_step_with_analytical_steps(bulk_noise: None) -> None:
     model = tabulated(GAUSSIAN, 2, components=2, seed=5)
     law = start(GAUSSIAN, 2)
     for i, (t, s) in enumerate([(1.0, 0.505), (0.505, 0.01), (0.01, 0.0)]):
         for _ in range(3 if i > 0 else 0):
             law = move(law, model.network, GAUSSIAN, t, tau_kernel(GAUSSIAN, t, 0.02, both=True))
         law = move(law, model.network, GAUSSIAN, t, markov_kernel(GAUSSIAN, t, s))
-    settings = Settings(steps=3, grid="pixels", corrector=3, corrector_step=0.02, **BIG)
-    assert chi_square(frequencies(drawn(model, settings), GAUSSIAN), law) > LEVEL
+    plan = SamplingPlan(steps=3, grid="pixels", corrector=3, corrector_step=0.02, **BIG)
+    assert chi_square(frequencies(drawn(model, plan), GAUSSIAN), law) > LEVEL
 
 
 @pytest.mark.parametrize("guidance", [0.0, 2.0])
-def test_confidence(bulk_noise: None, guidance: float) -> None:
+def test_maskgit_step(bulk_noise: None, guidance: float) -> None:
     process = Masked(2, "arccos")
     model = tabulated(process, 4, components=2, labels=2, seed=6)
     steps, law = 3, start(process, 4)
@@ -185,8 +185,8 @@ def test_confidence(bulk_noise: None, guidance: float) -> None:
             law = guided_move(law, model, t, kernel, guidance * (1 - t) * steps / (steps - 1))
         else:
             law = move(law, model.network, process, t, kernel, 1)
-    settings = Settings(steps=steps, sampler="confidence", guidance=guidance, **BIG)
-    x = drawn(model, settings, label=torch.ones(DRAWS, dtype=torch.long))
+    plan = SamplingPlan(steps=steps, sampler="confidence", guidance=guidance, **BIG)
+    x = drawn(model, plan, label=torch.ones(DRAWS, dtype=torch.long))
     assert chi_square(frequencies(x, process), law) > LEVEL
 
 
@@ -202,39 +202,39 @@ def guided_move(law: np.ndarray, model: Denoiser, t: float, kernel: Kernel, weig
     return out
 
 
-def test_confidence_with_the_real_noise() -> None:
+def test_maskgit_step_with_the_real_noise() -> None:
     process = Masked(3)
     model = tabulated(process, 3, seed=7)
     # round(3 / 2) = 2 positions stay masked at t = 1/2
     law = move(start(process, 3), model.network, process, 1.0, confidence(process, 1, 4.5))
     law = move(law, model.network, process, 0.5, confidence(process, 2, 0.0))
-    x = drawn(model, Settings(steps=2, sampler="confidence", **BIG))
+    x = drawn(model, SamplingPlan(steps=2, sampler="confidence", **BIG))
     assert chi_square(frequencies(x, process), law) > LEVEL
 
 
-def test_hybrid_is_student_then_teacher(bulk_noise: None) -> None:
+def test_sampling_loop_hybrid_is_student_then_teacher(bulk_noise: None) -> None:
     process = Masked(3)
     student, teacher = tabulated(process, 3, components=2, seed=8), tabulated(process, 3, seed=9)
     law = masked_law(student, [1.0, 0.75, 0.5])
     law = masked_law(teacher, [0.5, 0.25, 0.0], law=law)
-    x = drawn(student, Settings(steps=4, hybrid=2, **BIG), teacher=teacher)
+    x = drawn(student, SamplingPlan(steps=4, hybrid=2, **BIG), teacher=teacher)
     assert chi_square(frequencies(x, process), law) > LEVEL
 
 
-def test_given_positions_condition_the_rest(bulk_noise: None) -> None:
+def test_sampling_loop_conditions_on_given_symbols(bulk_noise: None) -> None:
     process = Masked(3)
     model = tabulated(process, 3, components=2, seed=10)
     law = np.array([float(x == (3, 1, 3)) for x in states(process, 3)])
     law = masked_law(model, [1.0, 0.5, 0.0], law=law)
     given = torch.tensor([-1, 1, -1]).expand(DRAWS, 3)
-    x = drawn(model, Settings(steps=2, **BIG), given=given)
+    x = drawn(model, SamplingPlan(steps=2, **BIG), given=given)
     assert chi_square(frequencies(x, process), law) > LEVEL
 
 
-def test_temperature_and_nucleus(bulk_noise: None) -> None:
+def test_shaped_prediction_has_temperature_and_nucleus(bulk_noise: None) -> None:
     process = Masked(4)
     model = tabulated(process, 2, seed=11)
-    x = drawn(model, Settings(steps=1, temperature=0.7, top_p=0.8, **BIG))
+    x = drawn(model, SamplingPlan(steps=1, temperature=0.7, top_p=0.8, **BIG))
     law = np.ones(1)
     for row in model.network.law((4, 4), 1.0):
         sharp = row ** (1 / 0.7) / (row ** (1 / 0.7)).sum()

@@ -1,4 +1,4 @@
-"""Whatever is asked: given symbols stay, everything ends filled, no mask is left, all is repeatable."""
+"""Any request: given symbols stay, every position is filled, no mask is left, samples are repeatable."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from di4c_cli.latent.prior import LatentPrior
 from di4c_cli.network import build
 from di4c_cli.noise import Noise
 from di4c_cli.process import SCHEDULES, Gaussian, Masked, Process, Uniform
-from di4c_cli.sampler.run import sample
-from di4c_cli.sampler.settings import Settings
+from di4c_cli.sampler.config import SamplingConfig
+from di4c_cli.sampler.loop import sample_batch
+from di4c_cli.sampler.plan import SamplingPlan
 from di4c_cli.sampler.tiles import predict
 
 
@@ -42,11 +43,11 @@ def model(process: Process, length: int, mixture: bool) -> Denoiser:
 
 
 @st.composite
-def situations(draw: st.DrawFn) -> tuple[Denoiser, Settings, Tensor | None, Tensor]:
+def situations(draw: st.DrawFn) -> tuple[Denoiser, SamplingPlan, Tensor | None, Tensor]:
     """A masked model, a sampler, labels or none, and given symbols."""
     length = draw(st.integers(1, 64))
     process = Masked(draw(st.integers(1, 9)), draw(st.sampled_from(sorted(SCHEDULES))))
-    how = Settings(
+    how = SamplingPlan(
         steps=draw(st.integers(1, 2 * length)),
         sampler=draw(st.sampled_from(["analytical", "confidence"])),
         last=draw(st.sampled_from(["sample", "argmax"])),
@@ -54,7 +55,7 @@ def situations(draw: st.DrawFn) -> tuple[Denoiser, Settings, Tensor | None, Tens
         temperature=draw(st.sampled_from([1.0, 0.5])),
         top_p=draw(st.sampled_from([1.0, 0.7])),
         dtype=draw(st.sampled_from(["float64", "float32"])),
-        tile=draw(st.sampled_from([None, 1, 0])),
+        tile=draw(st.sampled_from([16, 1, 0])),
     )
     label = torch.tensor([1, 3, 0]) if how.guidance or draw(st.booleans()) else None
     known = draw(st.lists(st.booleans(), min_size=length, max_size=length))
@@ -65,12 +66,14 @@ def situations(draw: st.DrawFn) -> tuple[Denoiser, Settings, Tensor | None, Tens
 
 @effort(max_examples=150, deadline=None)
 @cases(situations(), st.integers(0, 1000))
-def test_masked_walks_end_filled_and_keep_what_is_given(
-    situation: tuple[Denoiser, Settings, Tensor | None, Tensor], seed: int
+def test_sampling_loop_fills_masks_and_keeps_given_symbols(
+    situation: tuple[Denoiser, SamplingPlan, Tensor | None, Tensor], seed: int
 ) -> None:
     denoiser, how, label, fixed = situation
     seen: list[Tensor] = []
-    x = sample(denoiser, how, Noise(seed, [4, 5, 6]), label, fixed, watch=lambda left, t, x: seen.append(x))
+    x = sample_batch(
+        denoiser, how, Noise(seed, [4, 5, 6]), label, fixed, on_step=lambda left, t, x: seen.append(x)
+    )
     assert x.shape == fixed.shape and x.dtype == torch.long
     assert int(x.min()) >= 0 and int(x.max()) < denoiser.symbols
     assert torch.equal(x[fixed >= 0], fixed[fixed >= 0])
@@ -79,7 +82,7 @@ def test_masked_walks_end_filled_and_keep_what_is_given(
         known = earlier != denoiser.process.mask
         assert torch.equal(earlier[known], later[known])
     last = None if label is None else label[2:]
-    assert torch.equal(sample(denoiser, how, Noise(seed, [6]), last, fixed[2:]), x[2:])
+    assert torch.equal(sample_batch(denoiser, how, Noise(seed, [6]), last, fixed[2:]), x[2:])
 
 
 @effort(max_examples=60, deadline=None)
@@ -92,14 +95,14 @@ def test_masked_walks_end_filled_and_keep_what_is_given(
     st.booleans(),
     st.sampled_from([Gaussian(6, 2.0, 5.0), Uniform(5, 3.0)]),
 )
-def test_other_walks_stay_in_range_and_end_with_what_is_given(
+def test_sampling_loop_without_masks_stays_in_range_and_ends_with_given_symbols(
     length: int, steps: int, sampler: str, last: str, corrector: int, mixture: bool, process: Process
 ) -> None:
-    how = Settings(
+    how = SamplingPlan(
         steps=steps, sampler=sampler, last=last, grid="pixels", corrector=corrector, corrector_step=0.01
     )
     fixed = torch.where(torch.arange(length) % 3 == 0, 2, -1).repeat(2, 1)
-    x = sample(model(process, length, mixture), how, Noise(1, [0, 7]), None, fixed)
+    x = sample_batch(model(process, length, mixture), how, Noise(1, [0, 7]), None, fixed)
     assert int(x.min()) >= 0 and int(x.max()) < process.symbols
     assert bool((x[fixed >= 0] == 2).all())
 
@@ -112,14 +115,14 @@ MISTAKES = [
     ({"top_p": 0.0}, "not a probability"),
     ({"corrector": -1}, "impossible"),
     ({"guidance": float("nan")}, "not a number"),
-    ({"tile": -1}, "at least one"),
+    ({"tile": -1}, "impossible"),
 ]
 
 
 @pytest.mark.parametrize(("values", "words"), MISTAKES)
-def test_impossible_settings_are_refused(values: dict[str, object], words: str) -> None:
+def test_check_ranges_rejects_impossible_values(values: dict[str, object], words: str) -> None:
     with pytest.raises(UserError, match=words):
-        Settings(**values)  # type: ignore[arg-type]
+        SamplingPlan(**values)  # type: ignore[arg-type]
 
 
 REFUSED = [
@@ -130,71 +133,76 @@ REFUSED = [
     (Masked(3), {"hybrid": 1}, {}, "needs the teacher"),
     (Masked(3), {}, {"label": torch.tensor([4])}, "Label 4 is out of range"),
     (Masked(3), {}, {"label": torch.tensor([-2])}, "Label -2 is out of range"),
-    (Masked(3), {}, {"label": torch.tensor([1, 2])}, "do not fit"),
     (Masked(3), {}, {"given": torch.tensor([[3, -1]])}, "outside"),
     (Masked(3), {}, {"given": torch.tensor([[0, -2]])}, "outside"),
-    (Masked(3), {}, {"given": torch.tensor([[1]])}, "shape"),
     (Uniform(3), {"dtype": "float32", "sampler": "tau-leaping"}, {}, "float64 only"),
 ]
 
 
 @pytest.mark.parametrize(("process", "values", "more", "words"), REFUSED)
-def test_what_a_model_cannot_do_is_refused(
+def test_plan_rejects_what_a_model_cannot_do(
     process: Process, values: dict[str, object], more: dict[str, Tensor], words: str
 ) -> None:
     with pytest.raises(UserError, match=words):
-        sample(model(process, 2, False), Settings(**values), Noise(0, [0]), **more)  # type: ignore[arg-type]
+        own = model(process, 2, False)
+        plan = SamplingPlan.resolve(own, SamplingConfig(), "label" in more, **values)
+        sample_batch(own, plan, Noise(0, [0]), **more)
     with pytest.raises(UserError, match=r"no class labels|with class labels"):
         plain = Denoiser(Smooth(3, 2), Masked(3))
-        sample(plain, Settings(guidance=1.0), Noise(0, [0]), torch.tensor([1]))
+        SamplingPlan.resolve(plain, SamplingConfig(), True, guidance=1.0)
 
 
-def test_a_watcher_hears_of_every_step() -> None:
+def test_on_step_is_called_after_every_step() -> None:
     seen = []
     own = model(Masked(4), 6, False)
-    last = sample(
-        own, Settings(steps=4), Noise(0, range(2)), watch=lambda left, t, x: seen.append((left, t, x.clone()))
+    last = sample_batch(
+        own,
+        SamplingPlan(steps=4),
+        Noise(0, range(2)),
+        on_step=lambda left, t, x: seen.append((left, t, x.clone())),
     )
     assert [(left, t) for left, t, _ in seen] == [(3, 0.75), (2, 0.5), (1, 0.25), (0, 0.0)]
     assert torch.equal(seen[-1][2], last)
 
 
 @pytest.mark.parametrize("labels", [[0, -2], [4, 0]])
-def test_one_wrong_label_among_right_ones_is_named(labels: list[int]) -> None:
+def test_check_inputs_names_the_wrong_label(labels: list[int]) -> None:
     wrong = labels[1] if labels[1] < 0 else labels[0]
     with pytest.raises(UserError, match=f"Label {wrong} is out of range"):
-        sample(model(Masked(4), 6, False), Settings(steps=1), Noise(0, range(2)), torch.tensor(labels))
+        sample_batch(
+            model(Masked(4), 6, False), SamplingPlan(steps=1), Noise(0, range(2)), torch.tensor(labels)
+        )
 
 
-def test_steps_without_a_teacher_are_the_students() -> None:
-    """`hybrid` of them are the teacher's; with none they are not, although a teacher stands by."""
+def test_sampling_loop_uses_the_teacher_for_hybrid_steps_only() -> None:
+    """The last `hybrid` steps; with `hybrid` 0 a teacher is not used although it is given."""
     student, teacher = model(Masked(4), 6, False), model(Masked(4), 6, False)
     teacher.network.weight.mul_(-1)  # type: ignore[operator, union-attr]
 
     def drawn(hybrid: int, helper: Denoiser | None) -> Tensor:
-        return sample(student, Settings(steps=3, hybrid=hybrid), Noise(0, range(8)), teacher=helper)
+        return sample_batch(student, SamplingPlan(steps=3, hybrid=hybrid), Noise(0, range(8)), teacher=helper)
 
     assert torch.equal(drawn(0, teacher), drawn(0, None))
-    assert torch.equal(drawn(3, teacher), sample(teacher, Settings(steps=3), Noise(0, range(8))))
+    assert torch.equal(drawn(3, teacher), sample_batch(teacher, SamplingPlan(steps=3), Noise(0, range(8))))
     assert not torch.equal(drawn(1, teacher), drawn(0, None))
 
 
-def test_confidence_counts_only_the_free_positions() -> None:
+def test_maskgit_step_counts_only_the_free_positions() -> None:
     """Half of eight are given: four steps reveal one each, and what is given is there from the start."""
     fixed = torch.tensor([[3, -1, 2, -1, 1, -1, 0, -1]] * 2)
     left = []
     own = model(Masked(4), 8, False)
-    how = Settings(steps=4, sampler="confidence")
-    x = sample(
-        own, how, Noise(0, range(2)), None, fixed, watch=lambda _, t, x: left.append(int((x == 4).sum()))
+    how = SamplingPlan(steps=4, sampler="confidence")
+    x = sample_batch(
+        own, how, Noise(0, range(2)), None, fixed, on_step=lambda _, t, x: left.append(int((x == 4).sum()))
     )
     assert left == [6, 4, 2, 0]
     assert torch.equal(x[fixed >= 0], fixed[fixed >= 0])
-    shown = sample(own, Settings(steps=1), Noise(0, range(2)), None, fixed)
+    shown = sample_batch(own, SamplingPlan(steps=1), Noise(0, range(2)), None, fixed)
     assert torch.equal(shown[fixed >= 0], fixed[fixed >= 0])
 
 
-def test_a_tile_of_one_computes_what_is_wanted() -> None:
+def test_predict_with_a_tile_of_one_computes_what_is_wanted() -> None:
     """Sample by sample, at the wanted positions only; one sample wants nothing."""
     torch.manual_seed(0)
     sizes = {"symbols": 5, "length": 7, "width": 16, "depth": 2, "heads": 2, "mlp": 32}

@@ -14,12 +14,11 @@ from scipy.stats import poisson as poisson_law
 from di4c_cli.draw import categorical, gumbel32
 from di4c_cli.noise import Noise
 from di4c_cli.process import Gaussian, Masked, Uniform
-from di4c_cli.sampler.confidence import confidence_step
-from di4c_cli.sampler.grid import counts_between, guidance_weight, gumbel_scale, reveal_counts, times
-from di4c_cli.sampler.guidance import GuidedPrediction
-from di4c_cli.sampler.published import RowNoise
-from di4c_cli.sampler.run import sample
-from di4c_cli.sampler.settings import Settings
+from di4c_cli.sampler.confidence import confidence_step, counts_between, gumbel_scale, reveal_counts
+from di4c_cli.sampler.draws import RowNoise
+from di4c_cli.sampler.loop import sample_batch
+from di4c_cli.sampler.plan import SamplingPlan, times
+from di4c_cli.sampler.predictor import GuidedPrediction, guidance_weight
 from di4c_cli.sampler.tau import forward_rates, poisson, reverse_rates
 from tests.helpers.sampler_table import (
     LEVEL,
@@ -38,8 +37,8 @@ def test_times_of_both_grids() -> None:
     assert times(1) == times(1, "pixels") == [0, 1]
     assert times(2, "pixels") == [0, 0.01, 1]
     assert times(4, "pixels") == pytest.approx([0, 0.01, 0.34, 0.67, 1])
-    assert times(3, leap=0.4) == pytest.approx([0, 0.2, 0.4, 1])
-    assert times(2, "pixels", 0.5) == [0, 0.5, 1] and times(1, leap=0.5) == [0, 1]
+    assert times(3, handoff_time=0.4) == pytest.approx([0, 0.2, 0.4, 1])
+    assert times(2, "pixels", 0.5) == [0, 0.5, 1] and times(1, handoff_time=0.5) == [0, 1]
     assert times(4, "pixels", 0.5) == pytest.approx([0, 0.01, 0.255, 0.5, 1])
     assert times(4, "pixels", 0.02) == pytest.approx([0, 0.005, 0.0125, 0.02, 1])
 
@@ -51,7 +50,7 @@ def test_gumbel_scale_and_guidance_weight_at_both_ends() -> None:
     assert gumbel_scale(t[:1], 1).tolist() == [0.0] and guidance_weight(3.0, t[:1], 1).tolist() == [3.0]
 
 
-def test_counts_reveal_all_and_never_nothing_until_done() -> None:
+def test_reveal_counts_reveal_all_and_never_nothing_until_done() -> None:
     free = torch.arange(0, 40)
     for steps, schedule in itertools.product(
         (1, 2, 3, 8, 50), ("linear", "arccos", "cosine", "square", "root")
@@ -64,7 +63,7 @@ def test_counts_reveal_all_and_never_nothing_until_done() -> None:
         assert not bool(idle.any())
 
 
-def test_counts_follow_the_schedule() -> None:
+def test_reveal_counts_follow_the_schedule() -> None:
     """Rounded shares of 64 positions; of three positions in four steps one each until none is left."""
     masked = [round(64 * 2 / math.pi * math.acos(1 - i / 8)) for i in range(8, -1, -1)]
     counts = reveal_counts(Masked(5, "arccos"), 8, torch.tensor([64, 3]))
@@ -132,7 +131,7 @@ def test_confidence_step_equals_brute_force() -> None:
         assert got[i].tolist() == expected
 
 
-def test_reveal_first_has_the_law_of_the_full_head() -> None:
+def test_masked_step_has_the_distribution_of_the_full_head() -> None:
     """Summing over revealed sets and values gives Bayes' rule over all S + 1 states: TV below 1e-12."""
     process = Masked(3, "cosine")
     model = tabulated(process, 3, seed=23)
@@ -161,12 +160,12 @@ def test_reveal_first_has_the_law_of_the_full_head() -> None:
             assert np.abs(p0[0, d].numpy() @ by_hand - full[d]).sum() / 2 < 1e-12
 
 
-def test_the_sampler_takes_the_process_own_step() -> None:
+def test_sampling_loop_takes_the_process_own_step() -> None:
     """Head at revealed rows only, the same symbols as the dense step from the same uniforms."""
     process = Masked(5)
     model = tabulated(process, 4, components=2, seed=24)
     noise = Noise(1, range(40))
-    x = sample(model, Settings(steps=1), noise)
+    x = sample_batch(model, SamplingPlan(steps=1), noise)
     step = noise.at("step", 1)
     x_1, one = torch.full((40, 4), 5), torch.ones(40)
     prediction = model.predict(x_1, one, lam=model.draw_latent(step, "latent", x_1, one, None))
@@ -175,8 +174,8 @@ def test_the_sampler_takes_the_process_own_step() -> None:
     assert torch.equal(x, plain)
 
 
-def test_every_row_has_noise_of_its_own() -> None:
-    """Streams of (sample, position) never meet, and a row's numbers do not depend on who else is asked."""
+def test_row_noise_is_different_for_every_row() -> None:
+    """Streams of (sample, position) are distinct, and a row's numbers do not depend on the other rows."""
     own = RowNoise(Noise(1, range(7)), 3)
     b, d = (a.reshape(-1) for a in torch.meshgrid(torch.arange(7), torch.arange(3), indexing="ij"))
     whole = own.uniform(b, d, 4)
@@ -186,12 +185,12 @@ def test_every_row_has_noise_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_the_running_sum_has_the_bits_asked_for(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_markov_step_sums_in_the_dtype_of_the_plan(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     process = Uniform(3)
     seen: list[torch.dtype] = []
     step = process.step
-    monkeypatch.setattr(process, "step", lambda *given: seen.append(given[-1]) or step(*given))
-    sample(tabulated(process, 2, seed=26), Settings(steps=2, dtype=dtype), Noise(0, range(3)))
+    monkeypatch.setattr(process, "step", lambda *given: seen.append(given[0].dtype) or step(*given))
+    sample_batch(tabulated(process, 2, seed=26), SamplingPlan(steps=2, dtype=dtype), Noise(0, range(3)))
     assert seen == [getattr(torch, dtype)] * 2
 
 
@@ -199,7 +198,7 @@ GAUSSIAN = Gaussian(5, rate_sigma=2.0, q_sigma=3.0, time_exponential=5.0, time_b
 
 
 @pytest.mark.parametrize("process", [GAUSSIAN, Uniform(5, 1.5)], ids=["gaussian", "uniform"])
-def test_reverse_rates_are_the_sum_in_the_design(process: Gaussian | Uniform) -> None:
+def test_reverse_rates_equal_the_sum_by_hand(process: Gaussian | Uniform) -> None:
     model = tabulated(process, 2, seed=25)
     x, t = torch.tensor(states(process, 2)), torch.full((25,), 0.4, dtype=torch.float64)
     rates = reverse_rates(process, model.predict(x, t).dense().double().exp(), x, t, eps=0.0)
@@ -213,7 +212,7 @@ def test_reverse_rates_are_the_sum_in_the_design(process: Gaussian | Uniform) ->
 
 
 @pytest.mark.parametrize("process", [GAUSSIAN, Uniform(3, 1.5)], ids=["gaussian", "uniform"])
-def test_tau_leaping_converges_to_the_analytical_law(process: Gaussian | Uniform) -> None:
+def test_tau_step_converges_to_the_analytical_step(process: Gaussian | Uniform) -> None:
     """Exact laws of both after N steps down to a fixed time, one position: the distance falls like 1/N."""
     model = tabulated(process, 1, seed=26)
     size, low = process.symbols, 0.1
@@ -234,7 +233,7 @@ def test_tau_leaping_converges_to_the_analytical_law(process: Gaussian | Uniform
     assert distance[1] < 0.4 * distance[0] and distance[2] < 0.3 * distance[1]
 
 
-def test_poisson_numbers_per_sample() -> None:
+def test_poisson_numbers_are_drawn_per_sample() -> None:
     """Small and large means; a sample's numbers do not depend on its neighbours; χ² at level 1e-3."""
     mean = torch.tensor([0.02, 0.7, 30.0], dtype=torch.float64).expand(40_000, 3)
     drawn = poisson(mean, Noise(4, range(40_000)), "jumps")
@@ -253,7 +252,7 @@ def test_poisson_numbers_per_sample() -> None:
         assert chi2.sf(statistic, keep.sum() - 1) > LEVEL
 
 
-def test_guidance_uses_one_latent_for_both_branches() -> None:
+def test_guided_prediction_has_one_latent_for_both_branches() -> None:
     process = Masked(3)
     model = tabulated(process, 2, components=4, labels=2, seed=27)
     x, lam = torch.tensor([[3, 3]]), torch.tensor([0.6], dtype=torch.float64)
@@ -278,7 +277,7 @@ def temperature(hits: int, n: int, symbols: int) -> tuple[float, float]:
     return 1 / (1 + odds / size), error / size
 
 
-def test_exact_draws_have_temperature_one() -> None:
+def test_categorical_has_temperature_one() -> None:
     """One token with half the mass, 50 256 share the rest: in float64 the temperature is 1 within error."""
     symbols, n = 50_257, 4096
     log_p = torch.full((symbols,), -math.log(symbols - 1))
@@ -297,7 +296,7 @@ def largest(uniform: torch.Tensor, n: int) -> torch.Tensor:
     return torch.exp(uniform.log() / n)
 
 
-def test_32_bit_gumbel_draws_are_colder() -> None:
+def test_gumbel32_is_colder() -> None:
     """Half the mass on one of four million symbols: with 32-bit Gumbel noise the temperature is below 1."""
     symbols, n = 1 << 22, 1_000_000
     generator = torch.Generator().manual_seed(8)
@@ -312,7 +311,7 @@ def test_32_bit_gumbel_draws_are_colder() -> None:
 
 
 @pytest.mark.parametrize(("steps", "below"), [(64, 0.985), (1024, 0.95)])
-def test_with_the_mask_among_the_symbols_32_bits_are_colder_still(steps: int, below: float) -> None:
+def test_gumbel32_with_the_mask_among_the_symbols_is_colder_still(steps: int, below: float) -> None:
     """GPT-2's vocabulary in the published step: the mask has 1 - 1/steps, tokens are in the cut-off tail."""
     symbols, n, stay = 50_257, 4_000_000, 1 - 1 / steps
     generator = torch.Generator().manual_seed(10)

@@ -35,6 +35,7 @@ def outputs(model: Model) -> torch.Tensor:
     return model.log_probs(x, torch.tensor([0.9, 0.5, 0.1]), label, seed=3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_convert_keeps_every_bit(golden: Path, tmp_path: Path, case: str) -> None:
     path, options = CASES[case]

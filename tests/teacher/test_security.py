@@ -62,6 +62,7 @@ WRITERS = {"zip": zip_file, "legacy": legacy_file} | {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", [".pt", ".pth", ".ckpt", ".bin", ".safetensors"])
 @pytest.mark.parametrize("layout", WRITERS)
 @pytest.mark.parametrize("payload", [Command, Writer])

@@ -30,6 +30,7 @@ def test_example_denoisers_are_the_closed_forms_of_the_paper() -> None:
         assert float(p[1, 0]) == pytest.approx(0.25 - ((c - both) / (2 * (1 - b))) ** 2, abs=1e-14)
 
 
+@pytest.mark.slow
 def test_theorem_1_error_falls_as_one_over_n() -> None:
     """T = 1, δ = 0.1: the exact error, its log-log slope, and the sum of one-step distances above it."""
     assert EXAMPLE.error(8) == pytest.approx(0.05135, abs=5e-6)
@@ -86,6 +87,7 @@ def test_theorem_2_inequality_holds(length: int, symbols: int, cases: int) -> No
     assert tightest > 0.2  # the inequality is put to the test, not met by miles
 
 
+@pytest.mark.slow
 def test_distil_with_sixteen_latents_learns_eight_steps() -> None:
     """The enumerated losses take a mixture to the 8-step teacher in one step; two latents cannot."""
     many = distil(EXAMPLE, steps=8, latents=16, iterations=1200, lr=0.1)

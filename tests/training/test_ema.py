@@ -8,7 +8,7 @@ from torch import nn
 from di4c_cli.training.ema import Ema
 
 
-def test_it_starts_at_the_loaded_weights_and_follows_the_formula() -> None:
+def test_ema_starts_at_the_loaded_weights_and_follows_the_formula() -> None:
     module = nn.Linear(3, 2).double()
     ema, expected = Ema(module, 0.3), module.weight.detach().clone()
     assert torch.equal(ema.mean["weight"], expected)
@@ -21,7 +21,7 @@ def test_it_starts_at_the_loaded_weights_and_follows_the_formula() -> None:
     torch.testing.assert_close(ema.mean["weight"], expected, rtol=0, atol=1e-12)
 
 
-def test_half_precision_weights_are_averaged_in_float32() -> None:
+def test_ema_averages_half_precision_weights_in_float32() -> None:
     module = nn.Linear(3, 2).bfloat16()
     ema = Ema(module, 0.9999)
     assert ema.mean["weight"].dtype is torch.float32
@@ -32,7 +32,7 @@ def test_half_precision_weights_are_averaged_in_float32() -> None:
     assert not torch.equal(ema.mean["weight"], ema.mean["weight"].bfloat16().float())
 
 
-def test_without_averaging_the_student_is_the_live_weights() -> None:
+def test_ema_without_decay_equals_the_live_weights() -> None:
     module = nn.Linear(3, 2)
     ema = Ema(module, 0.0)
     with torch.no_grad():
@@ -41,7 +41,7 @@ def test_without_averaging_the_student_is_the_live_weights() -> None:
     assert torch.equal(ema.tensors()["weight"], module.weight)
 
 
-def test_saved_averages_come_back() -> None:
+def test_ema_loads_saved_averages() -> None:
     first, second = Ema(nn.Linear(3, 2), 0.9), Ema(nn.Linear(3, 2), 0.9)
     second.load(first.tensors(), 17)
     assert second.updates == 17

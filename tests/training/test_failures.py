@@ -58,7 +58,7 @@ def test_a_second_ctrl_c_leaves_at_once(teacher: Path, tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
-    assert "left at once" in said or "a checkpoint is written" in said
+    assert "stopped at once" in said or "a checkpoint is written" in said
     newest = sorted((tmp_path / "run" / "round-1" / "checkpoints").glob("step-*"))[-1]
     assert load_file(newest / "model.safetensors") and load_file(newest / "ema.safetensors")
 

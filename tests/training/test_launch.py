@@ -1,4 +1,4 @@
-"""Two processes are one run: same losses, one death ends both, and the checkpoint survives."""
+"""Two processes of one run: same losses, a dead process ends both, exit codes, and the checkpoint survives."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 from di4c_cli.errors import UserError
-from di4c_cli.training.launch import launch, preset, presets
+from di4c_cli.training.launch import common_exit_code, launch, preset, presets
 from di4c_cli.training.metrics import read_rows
 from di4c_cli.training.run import RunOptions, distill
 from tests.helpers import float64_run
@@ -28,7 +28,7 @@ def losses(out: Path) -> list[float]:
 
 
 def children(process: subprocess.Popen[str]) -> list[psutil.Process]:
-    """The two processes of a launcher, in order; it may have others for a moment, that try out the processor."""
+    """The two processes of a launcher, in order of rank."""
     deadline = time.monotonic() + PATIENCE
     found: dict[int, psutil.Process] = {}
     while len(found) < 2:
@@ -40,7 +40,8 @@ def children(process: subprocess.Popen[str]) -> list[psutil.Process]:
     return [found[rank] for rank in sorted(found)]
 
 
-def test_two_processes_give_the_losses_of_one_in_float64(teacher: Path, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_launch_of_two_processes_gives_the_losses_of_one_in_float64(teacher: Path, tmp_path: Path) -> None:
     steps = "20"
     float64_run.main(str(teacher), str(tmp_path / "one"), steps)
     # with two backward passes of one sample each, which must not change anything either
@@ -51,7 +52,8 @@ def test_two_processes_give_the_losses_of_one_in_float64(teacher: Path, tmp_path
     assert max(abs(a - b) for a, b in zip(one, two, strict=True)) < 1e-8
 
 
-def test_one_step_of_two_processes_in_float32(teacher: Path, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_distill_with_two_processes_gives_the_step_of_one_in_float32(teacher: Path, tmp_path: Path) -> None:
     distill(small_recipe(teacher, training__iterations=1), tmp_path / "one", RunOptions())
     code, said = run(arguments(teacher, tmp_path / "two", "--processes", "2", iterations=1))
     assert code == 0, said
@@ -60,7 +62,10 @@ def test_one_step_of_two_processes_in_float32(teacher: Path, tmp_path: Path) -> 
     assert max(float((one[name] - two[name]).abs().max()) for name in one) < 1e-5
 
 
-def test_a_dead_process_ends_the_run_and_one_process_can_go_on(teacher: Path, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_launch_ends_the_run_when_a_process_dies_and_one_process_resumes_it(
+    teacher: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "run"
     every = ("--set", "training.checkpoint_every=2")
     with started(arguments(teacher, out, *every, "--processes", "2", iterations=80)) as process:
@@ -80,7 +85,8 @@ def test_a_dead_process_ends_the_run_and_one_process_can_go_on(teacher: Path, tm
     assert [row["step"] for row in read_rows(out / "metrics.jsonl")] == list(range(1, 81))
 
 
-def test_ctrl_c_reaches_both_processes_once(teacher: Path, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_launch_forwards_ctrl_c_to_both_processes_once(teacher: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     args = arguments(teacher, out, "--processes", "2", iterations=2000)
     with started(args, start_new_session=True) as process:
@@ -93,8 +99,79 @@ def test_ctrl_c_reaches_both_processes_once(teacher: Path, tmp_path: Path) -> No
     assert (out / "round-1" / "checkpoints" / f"step-{steps:08d}" / "state.json").is_file()
 
 
-def test_presets_are_known_by_name() -> None:
+def test_preset_finds_configurations_by_name() -> None:
     assert set(presets()) == {"ddp", "fsdp2", "deepspeed-zero2"}
     assert preset("ddp").is_file()
     with pytest.raises(UserError, match="Did you mean 'fsdp2'"):
         preset("fsdp")
+
+
+@pytest.mark.slow
+def test_launch_passes_exit_code_2_and_one_sentence(teacher: Path, tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("not a run")
+    code, said = run(arguments(teacher, tmp_path, "--processes", "2"))
+    assert code == 2 and len(said.strip().splitlines()) == 1, said
+    assert "not a di4c run" in said
+
+
+@pytest.mark.slow
+def test_launch_forwards_sigterm_and_ends_with_143(teacher: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with started(arguments(teacher, out, "--processes", "2", iterations=2000)) as process:
+        wait_for_steps(out, 2)
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 143, said
+    assert "Run the same command again" in said.strip().splitlines()[-1]
+
+
+@pytest.mark.slow
+def test_launched_processes_stop_when_the_launcher_is_killed(teacher: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with started(arguments(teacher, out, "--processes", "2", iterations=5000)) as process:
+        ranks = children(process)
+        wait_for_steps(out, 2)
+        process.send_signal(signal.SIGKILL)
+        _, alive = psutil.wait_procs(ranks, timeout=PATIENCE)
+        for child in alive:
+            child.kill()
+    assert not alive
+    steps = len(read_rows(out / "metrics.jsonl"))
+    assert (out / "round-1" / "checkpoints" / f"step-{steps:08d}" / "state.json").is_file()
+
+
+@pytest.mark.slow
+def test_launch_with_accelerate_stops_with_a_checkpoint(teacher: Path, tmp_path: Path) -> None:
+    config, out = tmp_path / "cpu.yaml", tmp_path / "run"
+    config.write_text(
+        "compute_environment: LOCAL_MACHINE\ndistributed_type: 'NO'\nmixed_precision: 'no'\n"
+        "num_machines: 1\nnum_processes: 1\nuse_cpu: true\n"
+    )
+    args = arguments(teacher, out, "--accelerate-config", str(config), iterations=5000)
+    with started(args) as process:
+        wait_for_steps(out, 2)
+        family = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 143, said
+    assert not any(child.is_running() for child in family)
+    steps = len(read_rows(out / "metrics.jsonl"))
+    assert (out / "round-1" / "checkpoints" / f"step-{steps:08d}" / "state.json").is_file()
+
+
+@pytest.mark.parametrize(
+    ("codes", "first", "expected", "said"),
+    [
+        ((1, 1), 1, 1, ""),  # the main process has explained it
+        ((2, 2), 1, 2, ""),
+        ((1, -9), 1, 1, "process 2 of 2 was killed by signal 9"),
+        ((-15, 3), 1, 3, "process 2 of 2 ended with exit code 3, so the run stopped (the last line)"),
+        ((-9, 1), 0, 1, "process 1 of 2 was killed by signal 9"),
+    ],
+)
+def test_common_exit_code_explains_what_the_main_process_has_not(
+    codes: tuple[int, int], first: int, expected: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert common_exit_code(dict(enumerate(codes)), first, False, "the last line") == expected
+    written = capsys.readouterr().err
+    assert said in written and (said != "" or written == "")

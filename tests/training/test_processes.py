@@ -1,4 +1,4 @@
-"""Which device a run gets: the one that was named, by its number too; Apple's GPU only when asked for."""
+"""The device of a run: the named one, also by number; Apple's GPU only on request."""
 
 from __future__ import annotations
 
@@ -17,37 +17,41 @@ from di4c_cli.training import processes
 def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.delenv(processes.DEVICE, raising=False)
+    monkeypatch.delenv(processes.DEVICE_VARIABLE, raising=False)
 
 
-def test_the_number_of_a_gpu_reaches_accelerate(two_gpus: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_make_accelerator_passes_the_number_of_the_gpu(
+    two_gpus: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[tuple[str | None, object]] = []
 
     def accelerator(**options: object) -> SimpleNamespace:
-        asked.append((os.environ.get(processes.DEVICE), options["cpu"]))
+        asked.append((os.environ.get(processes.DEVICE_VARIABLE), options["cpu"]))
         return SimpleNamespace(device=torch.device("cuda"))
 
     monkeypatch.setattr(processes, "Accelerator", accelerator)
     for device in ("cuda:1", "cuda", None):
         processes.make_accelerator("no", device, [], Path())
     assert asked == [("cuda:1", False), (None, False), (None, False)]
-    assert processes.DEVICE not in os.environ, "the next run chooses for itself"
+    assert processes.DEVICE_VARIABLE not in os.environ, "the next run chooses for itself"
 
 
 @pytest.mark.parametrize("device", ["cuda:2", "cuda:x", "cuda:", "cuda:-1", "tpu", "cpu:1"])
-def test_devices_that_are_not_there(two_gpus: None, device: str) -> None:
+def test_check_device_rejects_missing_devices(two_gpus: None, device: str) -> None:
     with pytest.raises(UserError, match=f"no device '{device}'.*Available: cpu, cuda"):
         processes.check_device(device)
 
 
-def test_one_gpu_is_not_for_several_processes(two_gpus: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_device_rejects_one_gpu_for_several_processes(
+    two_gpus: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     processes.check_device("cuda")
     with pytest.raises(UserError, match=r"cuda:1.*CUDA_VISIBLE_DEVICES"):
         processes.check_device("cuda:1")
 
 
-def test_apples_gpu_waits_to_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_apple_gpu_is_used_only_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
     assert processes.on_cpu(None) and processes.idle_mps() and processes.training_device(None) == "cpu"

@@ -140,7 +140,7 @@ def test_run_reports_a_mixture_that_collapses(
 
 
 def test_run_without_data_reads_none(teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("di4c_cli.data.source.load_world", lambda name: pytest.fail("data was read"))
+    monkeypatch.setattr("di4c_cli.data.source.embedded_items", lambda *_: pytest.fail("data was read"))
     recipe = small_recipe(teacher, data="teacher", method__reference_steps=4)
     distill(recipe, tmp_path / "run", RunOptions())
     assert len(losses(tmp_path / "run")) == 6

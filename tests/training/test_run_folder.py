@@ -1,4 +1,4 @@
-"""What an existing folder means to a command (DESIGN: Runs)."""
+"""The state of a run folder, its lock, and its default name."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from pathlib import Path
 import pytest
 
 from di4c_cli.errors import UserError
-from di4c_cli.training.run_folder import RunFolder, State, default_out
+from di4c_cli.training.run_folder import RunFolder, RunState, default_out
 from tests.helpers.small_run import small_recipe
 
 
 def test_state_is_new_unfinished_or_finished(tmp_path: Path) -> None:
     folder, recipe = RunFolder(tmp_path / "run"), small_recipe("tiny-digits")
-    assert folder.state(recipe) is State.NEW
+    assert folder.state(recipe) is RunState.NEW
     folder.start(recipe)
-    assert folder.state(recipe) is State.UNFINISHED
+    assert folder.state(recipe) is RunState.UNFINISHED
     folder.student.mkdir()
     (folder.student / "config.json").write_text("{}")
-    assert folder.state(recipe) is State.FINISHED
+    assert folder.state(recipe) is RunState.FINISHED
 
 
 def test_state_rejects_another_recipe_with_the_difference(tmp_path: Path) -> None:
@@ -35,7 +35,7 @@ def test_state_ignores_settings_that_do_not_change_the_student(tmp_path: Path) -
     folder = RunFolder(tmp_path / "run")
     folder.start(small_recipe("tiny-digits"))
     other = small_recipe("tiny-digits", training__checkpoint_every=1, training__keep=5)
-    assert folder.state(other) is State.UNFINISHED
+    assert folder.state(other) is RunState.UNFINISHED
 
 
 def test_state_accepts_a_run_from_before_a_setting_existed(tmp_path: Path) -> None:
@@ -43,7 +43,7 @@ def test_state_accepts_a_run_from_before_a_setting_existed(tmp_path: Path) -> No
     folder.start(recipe)
     lines = folder.recipe.read_text().splitlines(keepends=True)
     folder.recipe.write_text("".join(line for line in lines if "stratified" not in line))
-    assert folder.state(recipe) is State.UNFINISHED
+    assert folder.state(recipe) is RunState.UNFINISHED
     with pytest.raises(UserError, match=r"method\.stratified: False there, True asked"):
         folder.state(small_recipe("tiny-digits", method__stratified=True))
 
@@ -93,7 +93,7 @@ def test_lock_lets_one_command_write(tmp_path: Path) -> None:
     with folder.lock(), pytest.raises(UserError, match="Another di4c"), RunFolder(folder.path).lock():
         pass
     with folder.lock():
-        assert folder.state(small_recipe("tiny-digits")) is State.NEW
+        assert folder.state(small_recipe("tiny-digits")) is RunState.NEW
 
 
 def test_default_out_names_teacher_recipe_and_seed(tmp_path: Path) -> None:
@@ -128,6 +128,6 @@ def test_state_after_a_kill_while_the_recipe_was_written_is_new(tmp_path: Path) 
     folder = RunFolder(tmp_path)
     (tmp_path / ".recipe.yaml.77.part").write_text("half")
     (tmp_path / ".student.77.part").mkdir()
-    assert folder.state(small_recipe("tiny-digits")) is State.NEW
+    assert folder.state(small_recipe("tiny-digits")) is RunState.NEW
     folder.clean()
     assert list(tmp_path.iterdir()) == []

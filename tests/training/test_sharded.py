@@ -6,6 +6,7 @@ import shutil
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 
 from di4c_cli.training.launch import launch
@@ -14,6 +15,7 @@ from tests.helpers import float64_run, sharded_run
 from tests.helpers.small_run import weights
 
 
+@pytest.mark.slow
 def test_a_sharded_run_equals_a_plain_one_and_can_be_resumed(teacher: Path, tmp_path: Path) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
     float64_run.main(str(teacher), str(one), "6")

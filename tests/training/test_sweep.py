@@ -13,10 +13,10 @@ from di4c_cli.cli.sweep import paper_table
 from di4c_cli.errors import UserError
 from di4c_cli.training.run import RunOptions
 from di4c_cli.training.sweep import measure_rows, train_row
-from di4c_cli.training.sweep_recipe import Row, Sweep, read_sweep, row_recipes
+from di4c_cli.training.sweep_recipe import Sweep, SweepRow, read_sweep, row_recipes
 
 
-def test_the_alpha_table_has_the_papers_rows() -> None:
+def test_sweep_alpha_has_the_papers_rows() -> None:
     rows = row_recipes(read_sweep("ablations/alpha"), None, {})
     found = [
         (
@@ -38,19 +38,19 @@ def test_the_alpha_table_has_the_papers_rows() -> None:
 
 
 @pytest.mark.parametrize("base", [None, "tauldr-cifar10"])
-def test_the_latents_table_keeps_the_work_of_a_step(base: str | None) -> None:
+def test_sweep_latents_keeps_the_work_of_a_step(base: str | None) -> None:
     rows = [recipe for _, recipe in row_recipes(read_sweep("ablations/latents"), base, {})]
     assert [recipe.method.latents for recipe in rows] == [2, 4, 8, 16, 32, 64]
     assert {recipe.method.latents * recipe.training.batch for recipe in rows} == {128}
     assert {(r.method.alpha.kind, r.method.alpha.scale) for r in rows} == {("sigmoid", 1.0)}
 
 
-def test_a_sweep_without_data() -> None:
+def test_row_recipes_without_data() -> None:
     rows = row_recipes(read_sweep("ablations/alpha"), None, {"data": "teacher"})
     assert {recipe.data for _, recipe in rows} == {"teacher"}
 
 
-def test_mistakes_in_sweeps(tmp_path: Path) -> None:
+def test_read_sweep_rejects_mistakes(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"distill recipe, not a sweep.*ablations/alpha"):
         read_sweep("tiny-digits")
     path = tmp_path / "mine.yaml"
@@ -63,13 +63,13 @@ def test_mistakes_in_sweeps(tmp_path: Path) -> None:
         read_sweep(str(path))
 
 
-def test_a_small_sweep_from_end_to_end(teacher: Path, tmp_path: Path) -> None:
+def test_sweep_trains_and_measures_every_row(teacher: Path, tmp_path: Path) -> None:
     sweep = Sweep(
         name="small",
         summary="two rows",
         base="di4c/tiny-digits",
         steps=[1, 2],
-        rows=[Row(label="L = 2", set={"method.latents": 2}), Row(label="L = 4", set={})],
+        rows=[SweepRow(label="L = 2", set={"method.latents": 2}), SweepRow(label="L = 4", set={})],
     )
     overrides = {"teacher": str(teacher), "training.iterations": 2, "training.batch": 2}
     rows = row_recipes(sweep, None, overrides)
@@ -83,7 +83,7 @@ def test_a_small_sweep_from_end_to_end(teacher: Path, tmp_path: Path) -> None:
     assert all(cell != "-" for line in body for cell in line)
 
 
-def test_rows_are_measured_where_they_were_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measure_rows_uses_the_training_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def load(ref: str, device: str, **options: object) -> None:
         raise UserError(f"{ref} on {device}")
 
@@ -93,12 +93,12 @@ def test_rows_are_measured_where_they_were_trained(tmp_path: Path, monkeypatch: 
         measure_rows(sweep, row_recipes(sweep, None, {}), tmp_path, 10, 0, "cuda:1")
 
 
-def test_too_few_samples_are_refused_before_the_training() -> None:
+def test_sweep_rejects_too_few_samples_before_the_training() -> None:
     done = CliRunner().invoke(app, ["sweep", "ablations/alpha", "--samples", "-1"])
     assert done.exit_code == 2 and "--samples" in done.stderr
 
 
-def test_shipped_sweeps_are_listed() -> None:
+def test_recipes_list_the_shipped_sweeps() -> None:
     kinds = {name: recipe_file.kind_of(name) for name in recipe_file.names()}
     assert {name for name, kind in kinds.items() if kind == "sweep"} == {
         "ablations/alpha",

@@ -6,9 +6,10 @@ from typing import Any
 
 from torch import Tensor
 
-from di4c_cli.config import ModelConfig, SamplingDefaults
+from di4c_cli.config import ModelConfig
 from di4c_cli.errors import UserError
 from di4c_cli.latent.config import LatentConfig
+from di4c_cli.sampler.config import SamplingConfig
 from di4c_cli.teacher import pickles
 from di4c_cli.teacher.bundle import Bundle, LoadOptions, strip
 from di4c_cli.teacher.formats import vqgan
@@ -60,7 +61,7 @@ def read(source: ModelFiles, options: LoadOptions) -> Bundle:
         latent=LatentConfig(dim=1, inject="token", features="sinusoid") if student else None,
         labels=network["labels"],
         codec={"type": "none"} if tokenizer is None else tokenizer.codec,
-        sampling=SamplingDefaults(
+        sampling=SamplingConfig(
             sampler="confidence", steps=DEFAULT_STEPS, guidance=DEFAULT_GUIDANCE, tile=16
         ),
         provenance={**source.origin, "format": NAME},

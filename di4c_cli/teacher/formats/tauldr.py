@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from di4c_cli.config import ModelConfig, SamplingDefaults
+from di4c_cli.config import ModelConfig
 from di4c_cli.errors import UserError
 from di4c_cli.latent.config import LatentConfig
+from di4c_cli.sampler.config import SamplingConfig
 from di4c_cli.teacher import pickles
 from di4c_cli.teacher.architectures import network_settings, process_settings
 from di4c_cli.teacher.bundle import Bundle, LoadOptions, require, strip
@@ -72,7 +73,7 @@ def read(source: ModelFiles, options: LoadOptions) -> Bundle:
         process=process,
         latent=latent,
         codec={"type": "pixels", "shape": network["shape"], "levels": network["symbols"]},
-        sampling=SamplingDefaults(grid="pixels", last="argmax", steps=DEFAULT_STEPS, tile=16),
+        sampling=SamplingConfig(grid="pixels", last="argmax", steps=DEFAULT_STEPS, tile=16),
         provenance={**source.origin, "format": NAME, "weights": weights},
     )
     return Bundle(config, tensors, path.name, renamed, unused)

@@ -1,0 +1,53 @@
+"""What an evaluation is asked to do: the recipe's defaults, and the values of one `di4c eval`. Imports no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from di4c_cli.schema import Section
+
+
+class EvaluationDefaults(Section):
+    """What `di4c eval` does with a run of this recipe when no flag says otherwise."""
+
+    steps: list[Annotated[int, Field(ge=1)]] | None = Field(
+        None, min_length=1, description="sampling steps to compare; none: as for every model of its kind"
+    )
+    samples: int | None = Field(None, ge=2, description="samples for each of them; none: likewise")
+
+
+@dataclass(frozen=True)
+class ScorerOptions:
+    """What the user names for the scorers: a judge, a feature network and its input, a reference, a device."""
+
+    judge: str | None = None
+    features: Path | None = None
+    reference: Path | None = None
+    device: str = "cpu"
+    feature_input: str = "bytes"
+
+
+@dataclass(frozen=True)
+class EvaluationConfig:
+    """One evaluation; None stands for the default of the protocol, the recipe or the toy task."""
+
+    student: str | None = None
+    teacher: str | None = None
+    others: dict[str, str] = field(default_factory=dict)
+    protocol: str | None = None
+    steps: list[int] | None = None
+    temperatures: list[float] | None = None
+    n: int | None = None
+    limit: int | None = None
+    seed: int = 0
+    repeats: int | None = None
+    """Independent repeats of every cell, with the seeds `seed`, `seed + 1`, …"""
+    scorers: tuple[str, ...] | None = None
+    """Registered names; None: those of the protocol, else the one that fits the model."""
+    out: Path | None = None
+    options: ScorerOptions = field(default_factory=ScorerOptions)
+    prompts: Path | None = None

@@ -1,0 +1,169 @@
+"""From an `EvaluationConfig` to an evaluation that can run: models, protocol, scorers, output folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from di4c_cli import recipe_file
+from di4c_cli.codec.text import Text
+from di4c_cli.errors import UserError
+from di4c_cli.evaluation.config import EvaluationConfig, EvaluationDefaults
+from di4c_cli.evaluation.models import EvaluatedModel, default_out, load_models, run_folder
+from di4c_cli.evaluation.protocol import EvaluationProtocol, steps_protocol
+from di4c_cli.evaluation.protocols import STEPS_SAVED, check_name, get_protocol
+from di4c_cli.evaluation.run import Evaluation, runnable
+from di4c_cli.evaluation.sampling import fit_prompts, load_prompts
+from di4c_cli.evaluation.scorers import ScorerContext, make_scorers
+from di4c_cli.model import load
+from di4c_cli.tasks.base import ToyTask
+from di4c_cli.tasks.registry import TASKS, task_of
+
+DEFAULT_SAMPLES, DEFAULT_STEPS = 1000, (1, 2, 4, 8)
+"""For models that belong to no toy task."""
+
+
+def prepare(config: EvaluationConfig, say: Callable[[str], None] = lambda text: None) -> Evaluation:
+    """Check a config and load what it needs; only cached reference statistics are written."""
+    if config.out is not None:
+        check_out(config.out)
+    if config.protocol is not None:
+        check_name(config.protocol)
+    student, teacher = _model_names(config)
+    models = load_models(student, teacher, config.others, config.options.device, say)
+    model, task = models[-1].model, task_of(models[-1].model)
+    if any(task_of(other.model) is not task for other in models):
+        raise UserError(
+            "Teacher and student do not make the same kind of samples.", "Use the student's own teacher."
+        )
+    protocol = fit_prompts(_protocol(config, models, task), model)
+    n = _sample_count(config, protocol)
+    out = config.out or default_out(models[-1].ref)
+    check_out(out)
+    prompts = load_prompts(protocol, model, task, config.prompts)
+    context = ScorerContext(model, task, n, out, config.options, protocol.prompts)
+    scorers = make_scorers(_scorer_names(config, protocol, context), context)
+    return Evaluation(protocol, models, scorers, n, config.seed, out, task, prompts)
+
+
+def expand(config: EvaluationConfig) -> list[EvaluationConfig]:
+    """`tiny-speedup` without a model is one evaluation for each toy task; everything else is itself."""
+    named = config.student or config.teacher or config.others
+    if config.protocol != STEPS_SAVED or named:
+        return [config]
+    root = config.out or Path("evaluations") / STEPS_SAVED
+    check_out(root)
+    return [replace(config, student=f"{name}-student", out=root / name) for name in TASKS]
+
+
+def _model_names(config: EvaluationConfig) -> tuple[str | None, str | None]:
+    """Student and teacher; a toy task's protocol has its own pair, and `tiny-speedup` the task's teacher."""
+    name, named = config.protocol, config.student or config.teacher or config.others
+    if name == STEPS_SAVED:
+        if config.student is None:
+            raise UserError(
+                f"{STEPS_SAVED} needs a student; --teacher and --model are not enough.", "Name --student."
+            )
+        task = None if config.teacher else task_of(load(config.student))
+        return config.student, config.teacher or (task.name if task else None)
+    if name is not None and not named:
+        for task_name in TASKS:
+            if name.startswith(task_name):
+                return f"{task_name}-student", task_name
+    return config.student, config.teacher
+
+
+def _protocol(
+    config: EvaluationConfig, models: list[EvaluatedModel], task: ToyTask | None
+) -> EvaluationProtocol:
+    """The named protocol, else models against steps."""
+    if config.protocol is None:
+        protocol = _steps_protocol(config, models, task)
+    else:
+        free_steps = config.protocol == STEPS_SAVED
+        if config.temperatures or (config.steps and not free_steps):
+            raise UserError(
+                "A protocol fixes its own steps and temperatures.", "Leave --steps and --temperatures out."
+            )
+        protocol = get_protocol(config.protocol, task, config.steps)
+        unknown = [row for row in config.others if row not in protocol.rows]
+        if unknown or not runnable(protocol, models):
+            named = f"--model {unknown[0]}" if unknown else "these models"
+            raise UserError(
+                f"{protocol.name} has no row for {named}.", f"Its rows: {', '.join(protocol.rows)}."
+            )
+    return replace(protocol, repeats=config.repeats or protocol.repeats)
+
+
+def _steps_protocol(
+    config: EvaluationConfig, models: list[EvaluatedModel], task: ToyTask | None
+) -> EvaluationProtocol:
+    """Models against steps; the name is the task's, so that results of one task can be compared."""
+    n, steps = default_sizes(models[-1].ref, task)
+    names = " against ".join(one.model.name for one in reversed(models))
+    protocol = steps_protocol(
+        task.name if task else models[-1].model.name,
+        names,
+        [one.row for one in models],
+        config.steps or steps,
+        config.n or n,
+        config.temperatures or (),
+    )
+    # a class would give a product model the correlations that the mixture has to learn
+    return replace(protocol, labels="none" if task else protocol.labels)
+
+
+def default_sizes(ref: str, task: ToyTask | None) -> tuple[int, list[int]]:
+    """Samples and steps: those of the run's recipe, where it has any; else the task's."""
+    n, steps = (task.eval_samples, task.eval_steps) if task else (DEFAULT_SAMPLES, DEFAULT_STEPS)
+    run = run_folder(ref)
+    if run is None:
+        return n, list(steps)
+    tree = recipe_file.raw(str(run / "recipe.yaml")).get("evaluation") or {}
+    defaults = recipe_file.validate(EvaluationDefaults, tree, str(run / "recipe.yaml"))
+    return defaults.samples or n, defaults.steps or list(steps)
+
+
+def _sample_count(config: EvaluationConfig, protocol: EvaluationProtocol) -> int:
+    """Samples of each cell; with prompts a multiple of the continuations of one prompt."""
+    n = min(config.n or protocol.n, config.limit or config.n or protocol.n)
+    times = protocol.prompts.times if protocol.prompts else 1
+    if n < times:
+        raise UserError(
+            f"{protocol.name} continues each prompt {times} times, more than the {n} samples.",
+            f"Use --limit {times} or more.",
+        )
+    return n - n % times
+
+
+def _scorer_names(
+    config: EvaluationConfig, protocol: EvaluationProtocol, context: ScorerContext
+) -> tuple[str, ...]:
+    """The config's scorers, else the protocol's, else the one that fits the model."""
+    chosen = config.scorers if config.scorers is not None else protocol.scorers
+    if chosen is None:
+        chosen = (_fitting_scorer(context),)
+    return (*chosen, *protocol.extra_scorers)
+
+
+def _fitting_scorer(context: ScorerContext) -> str:
+    assert context.model is not None
+    codec = context.model.codec
+    if isinstance(codec, Text):
+        return "ngram" if context.task and context.options.judge is None else "judge"
+    if context.options.judge is not None:
+        raise UserError(
+            "A judge reads text, but this model makes images.", "Use --features instead of --judge."
+        )
+    return "exact" if codec.kind == "none" else "features"
+
+
+def check_out(out: Path) -> None:
+    """Reject a folder that holds something else."""
+    if out.is_file():
+        raise UserError(f"{out} is a file.", "Choose another --out.")
+    patterns = ("results.json", "parts", "reference-*.npz", "tiny-*/parts")
+    ours = any(any(out.glob(pattern)) for pattern in patterns)
+    if out.is_dir() and any(out.iterdir()) and not ours:
+        raise UserError(f"{out} holds something that is not an evaluation.", "Choose another --out.")

@@ -1,0 +1,243 @@
+"""Text figures: bits per character under tiny-text's model, perplexity under a causal judge, MAUVE; diversity."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from di4c_cli.codec.text import Text
+from di4c_cli.errors import UserError
+from di4c_cli.evaluation.parts import ScoreParts, Scores
+from di4c_cli.evaluation.results import Figure, Instrument
+from di4c_cli.evaluation.sample_files import read_texts
+from di4c_cli.evaluation.scorers.base import Scorer, ScorerContext, figure_of, register_scorer
+from di4c_cli.metric.diversity import DISTINCT_GROUP, distinct, grouped_self_bleu, unigram_entropy
+from di4c_cli.metric.interval import of_mean
+from di4c_cli.metric.judge import PUBLISHED, STRICT, CausalJudge, load_judge, published_losses, strict_score
+from di4c_cli.metric.mauve import MAUVE_RUNS, MAUVE_SCALE, mauve_runs
+from di4c_cli.metric.ngram import text_digest
+from di4c_cli.tasks.text import TextTask
+
+DEFAULT_JUDGE = "gpt2-large"
+"""The judge of published generative perplexities."""
+MAUVE_TOKENS = 100
+"""Judge tokens of each text that MAUVE compares."""
+ANCHOR_SAMPLES = 1000
+"""Held-out windows that show the figure of real text."""
+
+
+def _load_judge(context: ScorerContext) -> CausalJudge:
+    return load_judge(context.options.judge or DEFAULT_JUDGE, context.options.device)
+
+
+class TextScorer(Scorer):
+    """Diversity of texts; with `prompt` tokens given, of the `group` continuations of each prompt."""
+
+    def __init__(self, prompt: int = 0, group: int = 0) -> None:
+        self.prompt, self.group = prompt, group
+
+    @property
+    def has_groups(self) -> bool:
+        return bool(self.prompt and self.group > 1)
+
+    def prompt_detail(self) -> dict[str, Any]:
+        return {"prompt_tokens": self.prompt, "continuations": self.group} if self.prompt else {}
+
+    def self_bleu_scores(self, ids: np.ndarray) -> Scores:
+        return {"self_bleu": grouped_self_bleu(ids, self.group)} if self.has_groups else {}
+
+    def self_bleu(self, parts: ScoreParts) -> dict[str, Figure]:
+        if not self.has_groups:
+            return {}
+        note = f"{self.group} continuations, prompt included, the model's tokens"
+        return {"self_bleu": figure_of(of_mean(parts.column("self_bleu")), "lower", "0-100", note)}
+
+    def mean(
+        self,
+        values: np.ndarray,
+        better: str,
+        unit: str = "",
+        note: str = "",
+        transform: Callable[[np.ndarray], np.ndarray] | None = None,
+    ) -> Figure:
+        """Mean over samples; continuations of one prompt are not independent, so their mean is one value."""
+        if self.has_groups and len(values) % self.group == 0:
+            values = values.reshape(-1, self.group).mean(1)
+        return figure_of(of_mean(values, transform), better, unit, note)
+
+
+@register_scorer("ngram")
+class NgramScorer(TextScorer):
+    """Bits per character of tiny-text; with a prompt, only the characters after it are scored."""
+
+    main = "bits_per_char"
+
+    def __init__(self, task: TextTask, prompt: int = 0, group: int = 0) -> None:
+        super().__init__(prompt, group)
+        self.task, self.judge = task, task.judge
+        real = task.codec.decode(task.data.held_out[:ANCHOR_SAMPLES])
+        self.anchor = round(float(np.mean(self.judge.bits_per_character(real))), 4)
+
+    @classmethod
+    def create(cls, context: ScorerContext) -> NgramScorer:
+        if not isinstance(context.task, TextTask):
+            raise UserError("The character model judges tiny-text only.", "Use the scorer 'judge'.")
+        return _ngram_scorer(context.task, context.prompt, context.group)
+
+    def instrument(self) -> Instrument:
+        reference = f"{len(self.task.lines[0])} training speeches of tiny-text"
+        detail = {"held_out_bits_per_char": self.anchor, **self.prompt_detail()}
+        name, digest = self.judge.name, self.judge.digest
+        return Instrument(name=name, kind="judge", digest=digest, reference=reference, detail=detail)
+
+    def score(self, x: Tensor, decoded: Any) -> Scores:
+        ids = x.cpu().numpy()
+        own = {"bits_per_char": self._bits(x, decoded), "entropy": unigram_entropy(ids[:, self.prompt :])}
+        return own | (self.self_bleu_scores(ids) or {"distinct": distinct(ids, 2)})
+
+    def _bits(self, x: Tensor, decoded: list[str]) -> np.ndarray:
+        if not self.prompt:
+            return self.judge.bits_per_character(decoded)
+        prompts = self.task.codec.decode(x[:, : self.prompt])
+        return np.array(
+            [
+                -self.judge.log2_probs(text)[min(len(given), len(text) - 1) :].mean()
+                for given, text in zip(prompts, decoded, strict=True)
+            ]
+        )
+
+    def summarise(self, parts: ScoreParts) -> dict[str, Figure]:
+        out = {
+            "bits_per_char": self.mean(parts.column("bits_per_char"), "lower", "bits"),
+            "entropy": self.mean(parts.column("entropy"), "higher", "nats"),
+        }
+        return out | (self.self_bleu(parts) or {"distinct": _distinct(parts)})
+
+
+@lru_cache(maxsize=1)
+def _ngram_scorer(task: TextTask, prompt: int, group: int) -> NgramScorer:
+    return NgramScorer(task, prompt, group)
+
+
+def _distinct(parts: ScoreParts) -> Figure:
+    """Share of new bigrams without the last, smaller group, whose share would be larger."""
+    values, last = parts.column("distinct"), list(parts.ranges())[-1][1]
+    whole = values[:-1] if len(values) > 1 and last < DISTINCT_GROUP else values
+    return figure_of(of_mean(whole), "higher", note=f"bigrams, groups of {DISTINCT_GROUP} samples")
+
+
+@register_scorer("judge")
+class JudgeScorer(TextScorer):
+    """Perplexity of samples. `direct`: their ids are the judge's own, so the published protocol applies."""
+
+    def __init__(self, judge: CausalJudge, direct: bool, prompt: int = 0, group: int = 0) -> None:
+        if prompt and not direct:
+            raise UserError(
+                f"{judge.name} has another tokenizer than the model, so continuations cannot be judged.",
+                "Name a --judge with the model's tokenizer.",
+            )
+        super().__init__(prompt, group)
+        self.judge, self.direct = judge, direct
+        self.main = "perplexity" if direct else "perplexity_strict"
+
+    @classmethod
+    def create(cls, context: ScorerContext) -> JudgeScorer:
+        judge = _load_judge(context)
+        codec = None if context.model is None else context.model.codec
+        direct = isinstance(codec, Text) and judge.same_tokens(codec.tokenizer)
+        return cls(judge, direct, context.prompt, context.group)
+
+    def instrument(self) -> Instrument:
+        protocols = [PUBLISHED] * self.direct + [STRICT] * (not self.prompt)
+        detail = {"protocols": protocols, "window": self.judge.window, **self.prompt_detail()}
+        return Instrument(name=self.judge.name, kind="judge", digest=self.judge.digest, detail=detail)
+
+    def score(self, x: Tensor, decoded: Any) -> Scores:
+        if not isinstance(decoded, list):
+            raise UserError("A judge reads text, not images.", "Leave --judge out.")
+        ids = x.cpu().numpy()
+        out: Scores = {"entropy": self._entropy(ids, decoded), **self.self_bleu_scores(ids)}
+        if self.direct:
+            out["loss"] = published_losses(self.judge, x, self.prompt)
+        if not self.prompt:
+            strict = [strict_score(self.judge, text) for text in decoded]
+            out["strict"] = np.array([[s.nats, s.tokens, s.bytes] for s in strict])
+        return out
+
+    def _entropy(self, ids: np.ndarray, decoded: list[str]) -> np.ndarray:
+        """Entropy of the model's own tokens; of the judge's tokens where there are only texts."""
+        if ids.shape[1]:
+            return unigram_entropy(ids[:, self.prompt :])
+        rows = [np.array([self.judge.encode(text) or [0]]) for text in decoded]
+        return np.concatenate([unigram_entropy(row) for row in rows])
+
+    def summarise(self, parts: ScoreParts) -> dict[str, Figure]:
+        out: dict[str, Figure] = {}
+        if self.direct:
+            note = f"{PUBLISHED} protocol" + (f", positions from {self.prompt}" if self.prompt else "")
+            out["perplexity"] = self.mean(parts.column("loss"), "lower", note=note, transform=np.exp)
+        if not self.prompt:
+            out |= _strict_figures(parts.column("strict"))
+        out["entropy"] = self.mean(parts.column("entropy"), "higher", "nats")
+        return out | self.self_bleu(parts)
+
+
+def _strict_figures(sums: np.ndarray) -> dict[str, Figure]:
+    nats, tokens, size = sums[sums[:, 1] > 0].T
+    if len(nats) == 0:
+        raise UserError("All samples are empty for the judge.", "Look at the samples.")
+    note = f"{STRICT} protocol"
+    return {
+        "perplexity_strict": figure_of(of_mean(nats / tokens, np.exp), "lower", note=note),
+        "bits_per_byte": figure_of(of_mean(nats / np.log(2) / size), "lower", "bits", note),
+    }
+
+
+@register_scorer("mauve")
+class MauveScorer(Scorer):
+    """MAUVE of samples against real texts: the mean over runs of the quantisation."""
+
+    main = "mauve"
+
+    def __init__(self, judge: CausalJudge, reference: list[str], name: str) -> None:
+        self.judge, self.name = judge, name
+        self.reference_count, self.reference_digest = len(reference), text_digest(reference)
+        self.reference = judge.features(reference, MAUVE_TOKENS).double().numpy()
+
+    @classmethod
+    def create(cls, context: ScorerContext) -> MauveScorer:
+        path = context.options.reference
+        if context.model is None or not isinstance(context.model.codec, Text):
+            raise UserError("MAUVE compares texts.", "Name a text model with --student or --teacher.")
+        if path is None:
+            raise UserError("MAUVE compares with real texts.", "Name them with --reference FILE.txt.")
+        return cls(_load_judge(context), read_texts(path), path.name)
+
+    def instrument(self) -> Instrument:
+        return Instrument(
+            name=self.judge.name,
+            kind="judge",
+            digest=self.judge.digest,
+            reference=self.name,
+            reference_n=self.reference_count,
+            reference_digest=self.reference_digest,
+            detail={
+                "runs": MAUVE_RUNS,
+                "scale": MAUVE_SCALE,
+                "tokens": MAUVE_TOKENS,
+                "features": "last hidden state",
+            },
+        )
+
+    def score(self, x: Tensor, decoded: Any) -> Scores:
+        return {"features": self.judge.features(decoded, MAUVE_TOKENS).numpy().astype(np.float32)}
+
+    def summarise(self, parts: ScoreParts) -> dict[str, Figure]:
+        runs = mauve_runs(parts.column("features"), self.reference)
+        spread = float(runs.std(ddof=1))
+        note = f"mean of {MAUVE_RUNS} runs, their standard deviation {spread:.4f}; depends on n"
+        return {"mauve": Figure(value=float(runs.mean()), better="higher", note=note)}

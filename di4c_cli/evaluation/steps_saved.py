@@ -1,0 +1,111 @@
+"""Steps saved at equal quality: how many steps the teacher needs for the quality of the student in k steps.
+
+A summary of results with teacher, student and repeats. The teacher's curve is interpolated linearly in the
+logarithms of steps and quality, after each point is lowered to the best of those before it. Steps saved and
+ratios are geometric means over the repeats with Student's interval of the logarithms; shares are plain means.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from di4c_cli.evaluation.results import Figure, Results, StepsSaved
+from di4c_cli.metric.interval import Interval, of_repeats
+
+MEMORISATION = "nearer_to_training"
+SMALLEST_DIVERSITY = 1e-9
+"""A teacher may have no diversity at all in one step."""
+Curve = dict[int, list[float]]
+"""Values of one figure in each repeat, by step count."""
+
+
+def steps_saved(results: Results) -> list[StepsSaved]:
+    """One entry for each step count of the student; empty without repeats, teacher, or a positive figure."""
+    main = results.main_figure
+    teacher, student = (curve(results, row, main) for row in ("teacher", "student"))
+    if not student or not student.keys() <= teacher.keys() or not _is_positive_loss(results, main):
+        return []
+    return [_entry(results, k, teacher, student) for k in student]
+
+
+def curve(results: Results, row: str, figure: str) -> Curve:
+    """The repeated values of a row's figure; empty if the row has several cells of one step count."""
+    cells = [c for c in results.cells if c.row == row and figure in c.figures and c.figures[figure].repeats]
+    steps = [cell.steps for cell in cells]
+    if len(set(steps)) < len(steps) or any(cell.settings.get("corrector") for cell in cells):
+        return {}
+    return {cell.steps: cell.figures[figure].repeats for cell in cells if cell.steps is not None}
+
+
+def _is_positive_loss(results: Results, name: str) -> bool:
+    """Whether lower is better and all values have a logarithm."""
+    figures = [cell.figures[name] for cell in results.cells if name in cell.figures]
+    return all(figure.better == "lower" and min(figure.repeats, default=0.0) > 0 for figure in figures)
+
+
+def _entry(results: Results, k: int, teacher: Curve, student: Curve) -> StepsSaved:
+    reached = [
+        steps_for([(steps, values[i]) for steps, values in teacher.items()], own)
+        for i, own in enumerate(student[k])
+    ]
+    theirs, mine = (curve(results, row, results.diversity) for row in ("teacher", "student"))
+    far, near = (curve(results, row, MEMORISATION) for row in ("teacher", "student"))
+    return StepsSaved(
+        steps=k,
+        quality=geometric_mean(student[k]),
+        teacher_quality=geometric_mean(teacher[k]),
+        steps_saved=geometric_mean([steps / k for steps, _ in reached], "higher"),
+        at_least=any(beyond for _, beyond in reached),
+        ratio=geometric_mean([own / other for own, other in zip(student[k], teacher[k])]),
+        diversity=_diversity(mine[k], theirs[k]) if mine else None,
+        diversity_best=_diversity(mine[k], theirs[max(theirs)]) if mine else None,
+        nearer_to_training=mean_share(near[k]) if near else None,
+        teacher_nearer_to_training=mean_share(far[k]) if far else None,
+    )
+
+
+def steps_for(curve: Sequence[tuple[int, float]], value: float) -> tuple[float, bool]:
+    """Steps at which a curve of (steps, quality) reaches `value`, and whether that lies beyond its end.
+
+    A value that the first point already reaches needs the steps of that point.
+    """
+    best = math.inf
+    falling = []
+    for steps, quality in sorted(curve):
+        best = min(best, quality)
+        falling.append((steps, best))
+    before = falling[0]
+    if value >= before[1]:
+        return float(before[0]), False
+    for point in falling[1:]:
+        if value >= point[1]:
+            share = math.log(before[1] / value) / math.log(before[1] / point[1])
+            return before[0] * (point[0] / before[0]) ** share, False
+        before = point
+    return float(falling[-1][0]), True
+
+
+def geometric_mean(values: Sequence[float], better: str = "lower") -> Figure:
+    """Geometric mean with Student's interval of the logarithms."""
+    found = of_repeats([math.log(value) for value in values])
+    return _figure(found, values, better, math.exp)
+
+
+def mean_share(values: Sequence[float]) -> Figure:
+    """Mean of shares, which may be 0, with Student's interval inside [0, 1]."""
+    return _figure(of_repeats(values), values, "neither", lambda x: min(1.0, max(0.0, x)))
+
+
+def _figure(found: Interval, values: Sequence[float], better: str, scale: Callable[[float], float]) -> Figure:
+    low, high = (None if end is None else scale(end) for end in (found.low, found.high))
+    value = scale(found.value) if len(values) > 1 else values[0]
+    return Figure(
+        value=value, low=low, high=high, interval=found.interval, better=better, repeats=list(values)
+    )
+
+
+def _diversity(student: Sequence[float], teacher: Sequence[float]) -> Figure:
+    """The student's diversity as a share of the teacher's."""
+    ratios = [max(a, SMALLEST_DIVERSITY) / max(b, SMALLEST_DIVERSITY) for a, b in zip(student, teacher)]
+    return geometric_mean(ratios, "higher")

@@ -1,0 +1,119 @@
+"""Nearest neighbours: precision and recall (Kynkäänniemi et al. 2019), and memorisation of training items."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from di4c_cli.errors import UserError
+
+NEIGHBOURS = 3
+DISTANCE_BLOCK = 512
+"""Rows of a distance matrix in memory at once."""
+NEAREST_BLOCK = 256
+
+
+def squared_distances(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """`(n, m)`."""
+    out: np.ndarray = (a * a).sum(1)[:, None] + (b * b).sum(1)[None] - 2 * a @ b.T
+    return out
+
+
+def radii(points: np.ndarray, neighbours: int = NEIGHBOURS) -> np.ndarray:
+    """Squared distance of each point `(n, F)` to its `neighbours`-th other point, `(n,)`."""
+    points = np.asarray(points, np.float64)
+    if len(points) <= neighbours:
+        raise UserError(
+            f"Precision and recall look at {neighbours} neighbours, but there are only {len(points)} points.",
+            "Raise -n.",
+        )
+    out = np.empty(len(points))
+    for start in range(0, len(points), DISTANCE_BLOCK):
+        distance = squared_distances(points[start : start + DISTANCE_BLOCK], points)
+        # the point itself is at distance zero (up to rounding), so the k-th other is the (k+1)-th smallest
+        rows = np.arange(len(distance))
+        distance[rows, start + rows] = -1.0
+        out[start : start + len(distance)] = np.partition(distance, neighbours, axis=1)[:, neighbours]
+    return out
+
+
+def covered(points: np.ndarray, centres: np.ndarray, radius: np.ndarray) -> np.ndarray:
+    """For each point `(n, F)`: is it within the ball of any centre `(m, F)`? -> `(n,)` bool."""
+    points, centres = np.asarray(points, np.float64), np.asarray(centres, np.float64)
+    parts = [
+        (squared_distances(points[start : start + DISTANCE_BLOCK], centres) <= radius[None]).any(1)
+        for start in range(0, len(points), DISTANCE_BLOCK)
+    ]
+    return np.concatenate(parts) if parts else np.zeros(0, bool)
+
+
+def precision_recall(
+    features: np.ndarray, reference: np.ndarray, neighbours: int = NEIGHBOURS
+) -> tuple[float, float]:
+    """Share of samples inside the reference's manifold, and of the reference inside the samples'."""
+    precision = covered(features, reference, radii(reference, neighbours)).mean()
+    recall = covered(reference, features, radii(features, neighbours)).mean()
+    return float(precision), float(recall)
+
+
+def half_recalls(
+    features: np.ndarray, reference: np.ndarray, first: np.ndarray, neighbours: int = NEIGHBOURS
+) -> np.ndarray:
+    """Recall of both halves of several halvings, `(K, n)` bool -> `(K, 2)`; every distance is computed once."""
+    points, reference = np.asarray(features, np.float64), np.asarray(reference, np.float64)
+    sides = [side for mask in first for side in (mask, ~mask)]
+    if min(int(side.sum()) for side in sides) <= neighbours:
+        raise UserError(f"Halves of {len(points)} points have too few neighbours.", "Raise -n.")
+    radius = np.zeros((len(sides), len(points)))
+    for start in range(0, len(points), DISTANCE_BLOCK):
+        distance = squared_distances(points[start : start + DISTANCE_BLOCK], points)
+        rows = np.arange(len(distance))
+        distance[rows, start + rows] = -1.0
+        for place, own in enumerate(sides):
+            here = np.flatnonzero(own[start : start + DISTANCE_BLOCK])
+            near = np.partition(distance[np.ix_(here, own)], neighbours, axis=1)[:, neighbours]
+            radius[place, start + here] = near
+    hits = np.zeros(len(sides))
+    for start in range(0, len(reference), DISTANCE_BLOCK):
+        distance = squared_distances(reference[start : start + DISTANCE_BLOCK], points)
+        for place, own in enumerate(sides):
+            hits[place] += (distance[:, own] <= radius[place, own]).any(1).sum()
+    out: np.ndarray = (hits / len(reference)).reshape(-1, 2)
+    return out
+
+
+def euclidean(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Squared distances of `(n, F)` and `(m, F)`, whole numbers too, `(n, m)`."""
+    return squared_distances(a.astype(np.float64), b.astype(np.float64))
+
+
+def hamming(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Number of places where `(n, D)` and `(m, D)` differ, `(n, m)`."""
+    return np.asarray((a[:, None] != b[None]).sum(-1))
+
+
+def nearer_to_training(
+    samples: np.ndarray,
+    training: np.ndarray,
+    held_out: np.ndarray,
+    distance: Callable[[np.ndarray, np.ndarray], np.ndarray] = euclidean,
+) -> np.ndarray:
+    """1 for each sample whose nearest item is a training item, 0 for a held-out item, ½ for a tie, `(n,)`.
+
+    As many training items as held-out items are compared, so a model that has not memorised its training items
+    has a mean of one half.
+    """
+    count = min(len(training), len(held_out))
+    training, held_out = _evenly(training, count), _evenly(held_out, count)
+    parts = []
+    for start in range(0, len(samples), NEAREST_BLOCK):
+        block = samples[start : start + NEAREST_BLOCK]
+        own, other = distance(block, training).min(1), distance(block, held_out).min(1)
+        parts.append((own < other) + 0.5 * (own == other))
+    return np.concatenate(parts)
+
+
+def _evenly(items: np.ndarray, count: int) -> np.ndarray:
+    """`count` of the items, spread over all of them."""
+    return items[np.arange(count) * len(items) // count]

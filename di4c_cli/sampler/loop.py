@@ -1,0 +1,133 @@
+"""The sampling loop: x_1 from the prior, one reverse step after the other, x_0 at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from di4c_cli.denoiser import Denoiser
+from di4c_cli.draw import finest
+from di4c_cli.errors import UserError
+from di4c_cli.noise import Noise
+from di4c_cli.process import Markov, Masked, Process
+from di4c_cli.sampler.confidence import maskgit_step, reveal_counts
+from di4c_cli.sampler.plan import SamplingPlan
+from di4c_cli.sampler.predictor import Predictor
+from di4c_cli.sampler.steps import analytical_step, argmax_step
+from di4c_cli.sampler.tau import corrector_step, tau_step
+
+OnStep = Callable[[int, float, Tensor], None]
+"""Called after each step with the steps left, the time reached and x `(B, D)`."""
+
+CORRECTED_STEPS = 2
+"""Corrector steps come before each of the last two denoising steps (tab. pc)."""
+
+
+@torch.no_grad()
+def sample_batch(
+    denoiser: Denoiser,
+    plan: SamplingPlan,
+    noise: Noise,
+    label: Tensor | None = None,
+    given: Tensor | None = None,
+    teacher: Denoiser | None = None,
+    on_step: OnStep | None = None,
+) -> Tensor:
+    """x_0 `(B, D)` for the samples numbered by `noise`; the teacher makes the last `plan.hybrid` steps.
+
+    `label` (B,) long, -1 = none. `given` (B, D) long: symbols that must appear, -1 where free. Every draw is named
+    by sample and step, so samples depend neither on the batch nor on the number of processes.
+    """
+    plan.check_inputs(denoiser, label, given, teacher)
+    noise = Noise(noise.seed, noise.index, noise.stream, denoiser.device)
+    label, given = (None if a is None else a.to(denoiser.device) for a in (label, given))
+    process, times = denoiser.process, plan.times()
+    student = Predictor(denoiser, plan, label)
+    helper = student if teacher is None else Predictor(teacher, plan, label)
+
+    length = denoiser.length if given is None else given.shape[1]
+    start = noise.at("start")
+    x = hold(given, process.prior(start.uniform("prior", length)), process, 1.0, start)
+    counts = None
+    if plan.sampler == "confidence" and isinstance(process, Masked):
+        counts = reveal_counts(process, plan.steps, process.unknown(x).sum(1))
+    for i in range(plan.steps, 0, -1):  # from t_i to t_{i-1}
+        own = noise.at("step", i)
+        predictor = helper if i <= plan.hybrid else student
+        t, s = (all_at(value, noise) for value in (times[i], times[i - 1]))
+        for k in range(plan.corrector if i <= CORRECTED_STEPS else 0):
+            correction = noise.at("step", i, "corrector", k)
+            x = corrector_step(predictor, x, t, plan.corrector_step, correction)
+            x = hold(given, x, process, times[i], correction)
+        if i == 1 and plan.last == "argmax":
+            x = argmax_step(predictor, x, t, own)
+        elif counts is not None:
+            x = maskgit_step(predictor, x, t, counts[plan.steps - i], own)
+        elif plan.sampler == "tau-leaping":
+            x = tau_step(predictor, x, t, s, own)
+        else:
+            x = analytical_step(predictor, x, t, s, own)
+        x = hold(given, x, process, times[i - 1], own)
+        if on_step is not None:
+            on_step(i - 1, times[i - 1], x)
+    return x
+
+
+def all_at(time: float, noise: Noise) -> Tensor:
+    """One time `(B,)` for every sample."""
+    return torch.full((len(noise),), time, dtype=finest(noise.device), device=noise.device)
+
+
+def hold(given: Tensor | None, x: Tensor, process: Process, t: float, noise: Noise) -> Tensor:
+    """x `(B, D)` with the given symbols in their places, corrupted to time t (a masked process keeps them clear)."""
+    if given is None:
+        return x
+    known = given.clamp_min(0)
+    if t > 0 and isinstance(process, Markov):
+        known = process.corrupt(known, all_at(t, noise), noise.uniform("given", x.shape[1]))
+    return torch.where(given >= 0, known, x)
+
+
+def sample_many(
+    denoiser: Denoiser,
+    plan: SamplingPlan,
+    n: int,
+    seed: int = 0,
+    label: int | Sequence[int] | Tensor | None = None,
+    batch_size: int | None = None,
+    first: int = 0,
+    given: Tensor | None = None,
+    teacher: Denoiser | None = None,
+    on_step: OnStep | None = None,
+    advance: Callable[[int], None] = lambda count: None,
+) -> Tensor:
+    """`(n, D)` on the CPU: samples number `first` … of `seed`, `batch_size` at a time.
+
+    `label` is one for all or one per sample, `given` `(D,)` for all or `(n, D)`. `advance` is called with the size of
+    each finished batch.
+    """
+    labels = None if label is None else torch.as_tensor(label, dtype=torch.long)
+    _check_count(n, labels, given)
+    labels = None if labels is None else labels.expand(n)
+    length = denoiser.length if given is None else int(given.shape[-1])
+    rows = None if given is None else given.expand(n, length)
+    size = batch_size or plan.batch_size(length)
+    parts = [torch.empty(0, length, dtype=torch.long)]
+    for start in range(0, n, size):
+        part = slice(start, min(start + size, n))
+        noise = Noise(seed, range(first + part.start, first + part.stop), device=denoiser.device)
+        own_label, own_given = (None if a is None else a[part] for a in (labels, rows))
+        parts.append(sample_batch(denoiser, plan, noise, own_label, own_given, teacher, on_step).cpu())
+        advance(len(noise))
+    return torch.cat(parts)
+
+
+def _check_count(n: int, label: Tensor | None, given: Tensor | None) -> None:
+    """Raise `UserError` unless there is one label and one row of given symbols for all, or one per sample."""
+    labels = 1 if label is None else label.numel()
+    rows = 1 if given is None or given.dim() < 2 else len(given)
+    for found, what in ((labels, "labels"), (rows, "rows of given symbols")):
+        if found not in (1, n):
+            raise UserError(f"{found} {what} do not fit {n} samples.", "Give one, or one per sample.")
