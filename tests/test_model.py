@@ -81,6 +81,7 @@ def test_log_probs_depend_on_latent_and_label() -> None:
     assert not torch.allclose(first, model.log_probs(x, 1.0, latent=lam, label=torch.tensor([0, 2])))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", NETWORKS)
 def test_sample_is_the_same_for_any_batch_size(kind: str) -> None:
     model = make(kind, LatentConfig(inject="film"))

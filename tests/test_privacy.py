@@ -75,6 +75,7 @@ def test_telemetry_is_off_before_any_library_is_imported() -> None:
     assert python(code).stdout == "1 False\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "lines",
     [
@@ -96,6 +97,7 @@ def test_commands_attempt_no_connection(lines: list[list[str]]) -> None:
     assert done.stderr.count("COMMAND DONE") == len(lines)
 
 
+@pytest.mark.slow
 def test_connection_hook_sees_a_connection(tmp_path: Path) -> None:
     """The same hook on a command that must connect; the address answers nobody."""
     done = python(

@@ -107,6 +107,7 @@ def test_shapes_have_the_published_sizes() -> None:
     assert counts["imagenet"] == 174_160_874 and counts["openwebtext"] == 169_627_218
 
 
+@pytest.mark.slow
 def test_bench_latency_states_a_reduced_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     small = {"type": "dit", "symbols": 9, "length": 6, "width": 8, "depth": 1, "heads": 2, "cond_dim": 4}
     shape = replace(SHAPES["openwebtext"], network=small, process={"type": "masked", "symbols": 9})

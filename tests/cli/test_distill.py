@@ -25,6 +25,7 @@ def call(*args: str) -> Any:
     return CliRunner().invoke(app, list(args))
 
 
+@pytest.mark.slow
 def test_distill_ends_with_the_next_commands(teacher: Path, tmp_path: Path) -> None:
     args = arguments(teacher, tmp_path / "run", "--json", iterations=3)
     first = call(*args)
@@ -136,6 +137,7 @@ def test_distill_rejects_an_out_folder_of_something_else(teacher: Path, tmp_path
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
+@pytest.mark.slow
 def test_dry_run_prints_and_writes_nothing(teacher: Path, tmp_path: Path) -> None:
     args = arguments(teacher, tmp_path / "run", "--dry-run")
     result = call(*args)
@@ -150,6 +152,7 @@ def test_duration_has_seconds_minutes_or_hours() -> None:
     assert [duration(seconds) for seconds in (3.6, 200, 7500)] == ["4 s", "3:20", "2:05:00"]
 
 
+@pytest.mark.slow
 def test_distill_says_which_recipe_it_chose(teacher: Path, tmp_path: Path) -> None:
     words = ["distill", "--teacher", str(teacher), "--dry-run", "--iterations", "1"]
     guessed = call(*words, "--out", str(tmp_path / "a"))

@@ -40,6 +40,7 @@ def evaluated(digits: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactor
     return out
 
 
+@pytest.mark.slow
 def test_eval_writes_table_json_plot_and_page(evaluated: Path) -> None:
     names = sorted(path.name for path in evaluated.iterdir())
     assert names == ["parts", "quality.png", "report.html", "results.json", "samples"]
@@ -51,6 +52,7 @@ def test_eval_writes_table_json_plot_and_page(evaluated: Path) -> None:
     assert "--seed" not in results.command
 
 
+@pytest.mark.slow
 def test_eval_json_is_alone_on_stdout_and_equal_in_a_second_run(
     digits: tuple[Path, Path], evaluated: Path
 ) -> None:
@@ -71,6 +73,7 @@ def test_eval_and_report_write_into_the_run(digits: tuple[Path, Path], tmp_path:
     assert run("report", run_folder).stdout.strip() == "runs/mine/evaluation/report.html"
 
 
+@pytest.mark.slow
 def test_compare_prints_verdicts(digits: tuple[Path, Path], evaluated: Path) -> None:
     run("eval", "--student", digits[1], "--steps", "1", "-n", 40, "--seed", 5, "--out", "other")
     done = run("compare", evaluated, "other")
@@ -117,6 +120,7 @@ def test_eval_rejects_an_out_folder_with_something_else(digits: tuple[Path, Path
     assert [path.name for path in Path("mine").iterdir()] == ["letter.txt"]
 
 
+@pytest.mark.slow
 def test_eval_rejects_a_judge_without_tokenizer(text_pair: tuple[Path, Path], judge_folder: Path) -> None:
     bare = Path("bare")
     bare.mkdir()
@@ -160,6 +164,7 @@ def test_eval_rejects_empty_sample_files() -> None:
     assert "holds no samples" in refused("eval", "--samples", "folder")
 
 
+@pytest.mark.slow
 def test_eval_measures_a_small_space_exactly(tmp_path: Path) -> None:
     _, student = save_pair(tmp_path / "pair", "space")
     np.save("data.npy", small_model("teacher", 7, "space").sample(200, steps=3).numpy())
@@ -173,6 +178,7 @@ def test_eval_measures_a_small_space_exactly(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_eval_lists_and_runs_protocols(digits: tuple[Path, Path]) -> None:
     listing = run("eval", "--protocol", "list")
     assert "cifar10-table1" in listing.stdout and "owt-mauve" in listing.stdout

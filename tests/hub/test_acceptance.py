@@ -44,6 +44,7 @@ def test_distill_two_rounds_then_sample_text(hub: StandIn, here: Path, run: Run,
     assert b"base_model: jdeschena/sdtt" in card and b"license: apache-2.0" in card
 
 
+@pytest.mark.slow
 def test_distill_without_a_network(run: Run, tmp_path: Path) -> None:
     done = run("distill", "--teacher", "sdtt-7", HF_ENDPOINT="http://127.0.0.1:9")
     assert done.returncode == 1 and done.stdout == ""

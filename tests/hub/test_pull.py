@@ -45,6 +45,7 @@ def test_load_takes_any_revision(hub: StandIn, here: Path, sdtt: dict[str, Path]
         load("some/model")
 
 
+@pytest.mark.slow
 def test_load_works_offline_from_the_cache(hub: StandIn, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     load("sdtt-7")
     asked = len(hub.requests)
@@ -136,6 +137,7 @@ def test_load_retries_passing_faults(
     assert torch.equal(model.log_probs(X, 1.0), load(str(GOLDEN / "sdtt")).log_probs(X, 1.0))
 
 
+@pytest.mark.slow
 def test_load_resumes_a_cut_download(hub: StandIn, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from huggingface_hub import constants
 

@@ -114,6 +114,7 @@ def test_push_again_adds_a_commit(hub: StandIn, here: Path, tmp_path: Path) -> N
     assert first != second and len(hub.repositories["me/model"].commits) == 3
 
 
+@pytest.mark.slow
 def test_push_private_rejects_a_public_repository(hub: StandIn, here: Path, tmp_path: Path) -> None:
     convert(str(GOLDEN / "sdtt"), tmp_path / "out")
     publish(tmp_path / "out", "me/open")
@@ -155,6 +156,7 @@ def test_push_explains_refusals(
         publish(tmp_path / "out", "me/model")
 
 
+@pytest.mark.slow
 def test_push_and_convert_commands_round_trip(run: Run, hub: StandIn, tmp_path: Path) -> None:
     """Pull, push and pull back as a user would, each in a process of its own."""
     pulled = run("convert", "sdtt-7", "out", "--verbose")

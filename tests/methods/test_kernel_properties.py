@@ -101,6 +101,7 @@ def test_kernel_is_finite(
     assert float(out.hidden_grad[known].abs().sum()) == 0
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 10**6), variate=st.sampled_from(VARIATES), size=st.sampled_from([1.0, 30.0]))
 def test_kernel_in_float32_agrees_with_float64(seed: int, variate: str, size: float) -> None:

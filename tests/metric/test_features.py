@@ -38,6 +38,7 @@ def _images(seed: int, n: int = 60, size: int = 6) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, 256, size=(n, size, size, 3)).astype(np.uint8)
 
 
+@pytest.mark.slow
 def test_feature_scores_agree_with_torchmetrics(script: Path) -> None:
     from torchmetrics.image.fid import FrechetInceptionDistance
     from torchmetrics.image.inception import InceptionScore

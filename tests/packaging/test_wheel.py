@@ -27,6 +27,7 @@ def names(wheel: Path) -> set[str]:
     return set(zipfile.ZipFile(wheel).namelist())
 
 
+@pytest.mark.slow
 def test_wheel_has_every_module_and_data_file(names: set[str]) -> None:
     tracked = [
         path for path in (ROOT / "di4c_cli").rglob("*") if path.is_file() and "__pycache__" not in path.parts

@@ -25,6 +25,7 @@ ASCII = {"LC_ALL": "C", "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "PYTHONC
 PACKAGE = Path(di4c_cli.__file__).parent
 
 
+@pytest.mark.slow
 def test_distill_works_without_a_home(teacher: Path, tmp_path: Path) -> None:
     """Nothing of it is needed: caches of libraries go to temporary folders, silently."""
     free = ("MPLCONFIGDIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "HF_HOME", "DI4C_CACHE")
@@ -60,6 +61,7 @@ def test_cache_root_without_a_home_directory_fails(monkeypatch: pytest.MonkeyPat
     assert cache.root() == Path("/somewhere")
 
 
+@pytest.mark.slow
 def test_distill_ignores_a_clock_that_jumps(
     teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -79,6 +81,7 @@ def test_distill_ignores_a_clock_that_jumps(
     assert all(0 <= row["seconds"] < 60 for row in read_rows(tmp_path / "jumping" / "metrics.jsonl"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", [0, 2**32])
 def test_distill_ignores_the_dates_of_files(teacher: Path, tmp_path: Path, when: int) -> None:
     """Checkpoints are ordered by their step: a run whose files are dated 1970 or 2106 goes on all the same."""
@@ -107,6 +110,7 @@ def test_durations_come_from_the_monotonic_clock() -> None:
                     assert path.parent.name == "evaluation", path
 
 
+@pytest.mark.slow
 def test_distill_works_in_ascii_with_unusual_paths(teacher: Path, tmp_path: Path) -> None:
     """A locale without λ, a path with spaces, umlauts and a quote: the run, then its student as JSON."""
     out = tmp_path / "meine Läufe λ" / "it's 1"
@@ -140,6 +144,7 @@ def test_command_works_in_ascii(words: list[str], code: int) -> None:
         sentence(done.stderr)
 
 
+@pytest.mark.slow
 def test_readers_accept_unusual_paths(teacher: Path, tmp_path: Path) -> None:
     folder = tmp_path / "Ordner mit ünïcode & 'quotes'"
     assert call("convert", teacher, folder / "mein modell").exit_code == 0

@@ -68,6 +68,7 @@ def run(tmp_path_factory: pytest.TempPathFactory, teacher: Model, pupil: Model) 
     return folder
 
 
+@pytest.mark.slow
 def test_write_all_writes_the_files_of_an_evaluation(run: Path) -> None:
     out = run / "evaluation"
     assert sorted(p.name for p in out.iterdir()) == ["quality.png", "report.html", "results.json", "samples"]

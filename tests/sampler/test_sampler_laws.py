@@ -109,6 +109,7 @@ UNIFORM = Uniform(3, horizon=2.0)
 BIG = {"tile": 0}
 
 
+@pytest.mark.slow
 def test_analytical_step_masked_with_the_real_noise() -> None:
     model = tabulated(Masked(3, "arccos"), 3, components=2, seed=1)
     x = drawn(model, SamplingPlan(steps=2, **BIG))
@@ -116,6 +117,7 @@ def test_analytical_step_masked_with_the_real_noise() -> None:
     assert chi_square(frequencies(x, model.process), law) > LEVEL
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_analytical_step_masked_in_three_steps(bulk_noise: None, dtype: str) -> None:
     model = tabulated(Masked(3), 3, components=2, seed=2)
@@ -123,6 +125,7 @@ def test_analytical_step_masked_in_three_steps(bulk_noise: None, dtype: str) -> 
     assert chi_square(frequencies(x, model.process), masked_law(model, [1.0, 2 / 3, 1 / 3, 0.0])) > LEVEL
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("process", [GAUSSIAN, UNIFORM], ids=["gaussian", "uniform"])
 @pytest.mark.parametrize("last", ["sample", "argmax"])
 def test_analytical_step_markov(bulk_noise: None, process: Markov, last: str) -> None:
@@ -137,6 +140,7 @@ def test_analytical_step_markov(bulk_noise: None, process: Markov, last: str) ->
     assert chi_square(frequencies(x, process), law) > LEVEL
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("process", [GAUSSIAN, UNIFORM], ids=["gaussian", "uniform"])
 @pytest.mark.parametrize("corrector", [0, 2])
 def test_tau_step_and_corrector_step(bulk_noise: None, process: Markov, corrector: int) -> None:
@@ -160,6 +164,7 @@ def test_tau_step_and_corrector_step(bulk_noise: None, process: Markov, correcto
     assert chi_square(frequencies(drawn(model, plan), process), law) > LEVEL
 
 
+@pytest.mark.slow
 def test_corrector_step_with_analytical_steps(bulk_noise: None) -> None:
     model = tabulated(GAUSSIAN, 2, components=2, seed=5)
     law = start(GAUSSIAN, 2)
@@ -202,6 +207,7 @@ def guided_move(law: np.ndarray, model: Denoiser, t: float, kernel: Kernel, weig
     return out
 
 
+@pytest.mark.slow
 def test_maskgit_step_with_the_real_noise() -> None:
     process = Masked(3)
     model = tabulated(process, 3, seed=7)
@@ -212,6 +218,7 @@ def test_maskgit_step_with_the_real_noise() -> None:
     assert chi_square(frequencies(x, process), law) > LEVEL
 
 
+@pytest.mark.slow
 def test_sampling_loop_hybrid_is_student_then_teacher(bulk_noise: None) -> None:
     process = Masked(3)
     student, teacher = tabulated(process, 3, components=2, seed=8), tabulated(process, 3, seed=9)
@@ -221,6 +228,7 @@ def test_sampling_loop_hybrid_is_student_then_teacher(bulk_noise: None) -> None:
     assert chi_square(frequencies(x, process), law) > LEVEL
 
 
+@pytest.mark.slow
 def test_sampling_loop_conditions_on_given_symbols(bulk_noise: None) -> None:
     process = Masked(3)
     model = tabulated(process, 3, components=2, seed=10)
@@ -231,6 +239,7 @@ def test_sampling_loop_conditions_on_given_symbols(bulk_noise: None) -> None:
     assert chi_square(frequencies(x, process), law) > LEVEL
 
 
+@pytest.mark.slow
 def test_shaped_prediction_has_temperature_and_nucleus(bulk_noise: None) -> None:
     process = Masked(4)
     model = tabulated(process, 2, seed=11)

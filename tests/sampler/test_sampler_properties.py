@@ -64,6 +64,7 @@ def situations(draw: st.DrawFn) -> tuple[Denoiser, SamplingPlan, Tensor | None, 
     return model(process, length, draw(st.booleans())), how, label, fixed
 
 
+@pytest.mark.slow
 @effort(max_examples=150, deadline=None)
 @cases(situations(), st.integers(0, 1000))
 def test_sampling_loop_fills_masks_and_keeps_given_symbols(
@@ -85,6 +86,7 @@ def test_sampling_loop_fills_masks_and_keeps_given_symbols(
     assert torch.equal(sample_batch(denoiser, how, Noise(seed, [6]), last, fixed[2:]), x[2:])
 
 
+@pytest.mark.slow
 @effort(max_examples=60, deadline=None)
 @cases(
     st.integers(1, 24),

@@ -277,6 +277,7 @@ def temperature(hits: int, n: int, symbols: int) -> tuple[float, float]:
     return 1 / (1 + odds / size), error / size
 
 
+@pytest.mark.slow
 def test_categorical_has_temperature_one() -> None:
     """One token with half the mass, 50 256 share the rest: in float64 the temperature is 1 within error."""
     symbols, n = 50_257, 4096
@@ -310,6 +311,7 @@ def test_gumbel32_is_colder() -> None:
     assert abs(value - 1) < 3 * error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("steps", "below"), [(64, 0.985), (1024, 0.95)])
 def test_gumbel32_with_the_mask_among_the_symbols_is_colder_still(steps: int, below: float) -> None:
     """GPT-2's vocabulary in the published step: the mask has 1 - 1/steps, tokens are in the cut-off tail."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tools import fuzz
 
 
+@pytest.mark.slow
 def test_convert_survives_a_hundred_mutated_models() -> None:
     outcomes = fuzz.run(100, seed=0)
     assert outcomes["refused"] + outcomes["loaded"] == 100

@@ -33,6 +33,7 @@ from tests.helpers.small_run import (
 )
 
 
+@pytest.mark.slow
 def test_ctrl_c_finishes_the_step_and_says_how_to_go_on(teacher: Path, tmp_path: Path) -> None:
     args = arguments(teacher, tmp_path / "run", "--set", "training.checkpoint_every=1000", iterations=60)
     with started(args) as process:
@@ -49,6 +50,7 @@ def test_ctrl_c_finishes_the_step_and_says_how_to_go_on(teacher: Path, tmp_path:
     assert [row["step"] for row in rows] == list(range(1, 61))
 
 
+@pytest.mark.slow
 def test_a_second_ctrl_c_leaves_at_once(teacher: Path, tmp_path: Path) -> None:
     slow = ("--batch", "128", "--latents", "16", "--set", "training.checkpoint_every=1")
     with started([*arguments(teacher, tmp_path / "run", iterations=500), *slow]) as process:
@@ -81,6 +83,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(folder)], check=False)
 
 
+@pytest.mark.slow
 def test_a_full_disk_ends_in_one_sentence_and_nothing_is_lost(teacher: Path, small_disk: Path) -> None:
     out = small_disk / "run"
     args = arguments(
@@ -137,6 +140,7 @@ def test_many_bad_steps_in_a_row_stop_the_run_with_a_diagnosis(
     assert len(read_rows(tmp_path / "run" / "metrics.jsonl")) == 8
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_is_named(teacher: Path, tmp_path: Path) -> None:
     recipe, out = small_recipe(teacher), tmp_path / "run"
     distill(recipe, out, RunOptions())

@@ -41,6 +41,7 @@ def test_run_writes_exactly_these_files(teacher: Path, tmp_path: Path) -> None:
     assert (out / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_finished_run_says_so_and_writes_nothing(teacher: Path, tmp_path: Path) -> None:
     out, recipe = tmp_path / "run", small_recipe(teacher)
     assert not distill(recipe, out, RunOptions()).already_finished
@@ -49,6 +50,7 @@ def test_finished_run_says_so_and_writes_nothing(teacher: Path, tmp_path: Path) 
     assert (out / "metrics.jsonl").stat().st_mtime_ns == before
 
 
+@pytest.mark.slow
 def test_run_stopped_anywhere_in_any_round_gives_the_same_student(teacher: Path, tmp_path: Path) -> None:
     recipe = small_recipe(teacher, rounds=2, training__dropout=0.1)
     distill(recipe, tmp_path / "whole", RunOptions())
@@ -59,6 +61,7 @@ def test_run_stopped_anywhere_in_any_round_gives_the_same_student(teacher: Path,
     assert places == [(number, step) for number in (1, 2) for step in range(1, 7)]
 
 
+@pytest.mark.slow
 def test_round_two_learns_from_round_one(teacher: Path, tmp_path: Path) -> None:
     recipe = small_recipe(teacher, rounds=2, training__synthetic_share=0.5, training__synthetic_pool=4)
     distill(recipe, tmp_path / "run", RunOptions())
@@ -101,6 +104,7 @@ def test_student_of_a_mixture_teacher_keeps_its_latent(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_accumulation_gives_the_same_losses(teacher: Path, tmp_path: Path) -> None:
     for size in (4, 1):
         recipe = small_recipe(teacher, training__micro_batch=size)
@@ -109,6 +113,7 @@ def test_accumulation_gives_the_same_losses(teacher: Path, tmp_path: Path) -> No
     assert max(abs(one - other) for one, other in pairs) < 1e-9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "setting",
     [
@@ -129,6 +134,7 @@ def test_options_of_the_loop_train_and_stay_close(
         assert len(list((tmp_path / "other" / "samples").glob("*.png"))) == 3
 
 
+@pytest.mark.slow
 def test_run_reports_a_mixture_that_collapses(
     teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,6 +145,7 @@ def test_run_reports_a_mixture_that_collapses(
     assert len(said) == 1 and said[0].startswith("Step 3: λ has no influence")
 
 
+@pytest.mark.slow
 def test_run_without_data_reads_none(teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("di4c_cli.data.source.embedded_items", lambda *_: pytest.fail("data was read"))
     recipe = small_recipe(teacher, data="teacher", method__reference_steps=4)
@@ -203,6 +210,7 @@ def test_run_reads_the_weights_that_were_asked_for(
     assert asked == [said]
 
 
+@pytest.mark.slow
 def test_run_says_once_that_data_has_no_labels(teacher: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "plain.npz", x=np.zeros((4, 64), np.uint8))
     np.savez(tmp_path / "labelled.npz", x=np.zeros((4, 64), np.uint8), label=np.arange(4))
@@ -213,6 +221,7 @@ def test_run_says_once_that_data_has_no_labels(teacher: Path, tmp_path: Path) ->
         assert sum("has no labels" in line for line in said) == count
 
 
+@pytest.mark.slow
 def test_run_draws_samples_on_its_device(
     teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

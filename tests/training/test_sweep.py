@@ -63,6 +63,7 @@ def test_read_sweep_rejects_mistakes(tmp_path: Path) -> None:
         read_sweep(str(path))
 
 
+@pytest.mark.slow
 def test_sweep_trains_and_measures_every_row(teacher: Path, tmp_path: Path) -> None:
     sweep = Sweep(
         name="small",
