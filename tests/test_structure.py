@@ -201,6 +201,15 @@ def test_markdown_table_fits_the_columns(page: Path) -> None:
     assert too_wide(page, table=True) == []
 
 
+def test_files_have_no_conflict_markers() -> None:
+    marker = re.compile(r"^(?:<<<<<<<|>>>>>>>) ", re.M)
+    tops = ("di4c_cli", "docs", "tests", "tools", "benchmarks", "recipes")
+    files = [*ROOT.glob("*.*"), *(path for top in tops for path in (ROOT / top).rglob("*"))]
+    texts = [path for path in files if path.suffix in (".py", ".md", ".yaml", ".toml", ".txt", ".json")]
+    found = [path for path in texts if path.is_file() and marker.search(path.read_text(encoding="utf-8"))]
+    assert [str(path.relative_to(ROOT)) for path in found] == []
+
+
 def test_test_folders_are_packages() -> None:
     folders = {path.parent for path in (ROOT / "tests").rglob("test_*.py")}
     assert [str(folder) for folder in sorted(folders) if not (folder / "__init__.py").is_file()] == []

@@ -97,6 +97,7 @@ def test_textbook_samplers_leave_no_mask() -> None:
     assert x.shape == (2, 16) and int(x.min()) >= 0 and int(x.max()) < 6
 
 
+@pytest.mark.slow
 def test_shapes_have_the_published_sizes() -> None:
     facts = {name: (shape.sampling["steps"], shape.batch) for name, shape in SHAPES.items()}
     assert facts["cifar10"] == (10, 50) and facts["imagenet"] == (4, 64) and facts["openwebtext"] == (16, 16)

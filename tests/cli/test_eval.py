@@ -62,6 +62,7 @@ def test_eval_json_is_alone_on_stdout_and_equal_in_a_second_run(
     assert [cell["figures"] for cell in again["cells"]] == [cell["figures"] for cell in first["cells"]]
 
 
+@pytest.mark.slow
 def test_eval_and_report_write_into_the_run(digits: tuple[Path, Path], tmp_path: Path) -> None:
     run_folder = Path("runs") / "mine"
     save_pair(run_folder)
@@ -82,6 +83,7 @@ def test_compare_prints_verdicts(digits: tuple[Path, Path], evaluated: Path) -> 
     assert {one["column"] for one in found} == {"1 step"} and len(found) == 2 * 5
 
 
+@pytest.mark.slow
 def test_compare_rejects_other_protocols(evaluated: Path) -> None:
     content = json.loads((evaluated / "results.json").read_bytes())
     content["protocol"] = "tiny-vq"
@@ -138,6 +140,7 @@ def test_eval_rejects_references_too_small_or_of_another_size(digits: tuple[Path
     assert "reference 'large.npy' are 32×32, the samples 8×8" in large
 
 
+@pytest.mark.slow
 def test_eval_measures_samples_of_a_file(judge_folder: Path) -> None:
     images = np.random.default_rng(0).integers(0, 256, size=(30, 8, 8)).astype(np.uint8)
     np.save("mine.npy", images)

@@ -74,6 +74,7 @@ def install(folder: Path) -> None:
     (info / "entry_points.txt").write_text(f"[{group}]\n{points}")
 
 
+@pytest.mark.slow
 def test_teacher_example_converts_and_trains(here: Path) -> None:
     run("make_weights.py", here)
     (here / "my_teachers.py").write_text(example("my_teachers.py"), encoding="utf-8")
@@ -90,6 +91,7 @@ def test_teacher_example_converts_and_trains(here: Path) -> None:
     assert "mine" in CliRunner().invoke(app, ["teachers"]).stdout
 
 
+@pytest.mark.slow
 def test_method_example_trains_from_two_files_one_registration_and_one_recipe(here: Path) -> None:
     package = here / "di4c_cli"
     shutil.copytree(Path(di4c_cli.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))

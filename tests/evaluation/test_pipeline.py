@@ -75,6 +75,7 @@ def test_task_of_finds_the_task_of_teacher_and_student(name: str) -> None:
     assert task_of(load(name)) is TASKS[name] is task_of(load(f"{name}-student"))
 
 
+@pytest.mark.slow
 def test_tasks_have_data_that_fits_their_codec() -> None:
     for task in TASKS.values():
         data = task.data

@@ -74,6 +74,7 @@ def test_prepare_rejects_fewer_samples_than_continuations(
         _run("owt-cond", text_pair, tmp_path / "a", 4, options=ScorerOptions(judge=str(judge_folder)))
 
 
+@pytest.mark.slow
 def test_evaluation_of_text_runs_with_a_judge(
     text_pair: tuple[Path, Path], judge_folder: Path, tmp_path: Path
 ) -> None:
@@ -90,6 +91,7 @@ def test_evaluation_of_text_runs_with_a_judge(
     assert len(set(shared)) == 1 and len(set(given.cells[0].samples[:5])) > 1
 
 
+@pytest.mark.slow
 def test_mauve_protocol_compares_with_real_texts(
     text_pair: tuple[Path, Path], judge_folder: Path, tmp_path: Path
 ) -> None:

@@ -97,6 +97,7 @@ def test_evaluation_gives_the_figures_of_all_samples_at_once(
             assert cell.figures[name].value == pytest.approx(value, rel=1e-5, abs=1e-7), name
 
 
+@pytest.mark.slow
 def test_evaluation_repeats_every_cell_with_further_seeds(teacher: Model, pupil: Model) -> None:
     """Each repeat is the evaluation with its seed; the figure is their mean with Student's interval."""
     results = compare_pair(teacher, pupil, (1, 2), n=40, seed=4, repeats=3)
@@ -248,6 +249,7 @@ def _peak(n: int, folder: Path, scorer: features.ImageScorer) -> int:
     return peak
 
 
+@pytest.mark.slow
 def test_image_scorer_uses_constant_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kept rows are the only thing that could grow; they are capped (here at 1000)."""
     monkeypatch.setattr(features, "MAX_FEATURE_ROWS", 1000)

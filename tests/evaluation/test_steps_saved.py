@@ -112,6 +112,7 @@ def test_steps_saved_needs_repeats_a_teacher_and_a_loss() -> None:
     assert steps_saved(results_of(teacher, hot, student)) == [], "a frontier"
 
 
+@pytest.mark.slow
 def test_tiny_speedup_runs_through_the_ordinary_pipeline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,6 +142,7 @@ def test_tiny_speedup_runs_through_the_ordinary_pipeline(
     assert "Steps saved at equal quality" in (out / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_tiny_speedup_resumes_and_takes_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protocols, "TEACHER_STEPS", (1,))
     line = ["eval", "--protocol", "tiny-speedup", "--student", "tiny-digits-student", "--limit", "40"]

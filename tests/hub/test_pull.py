@@ -190,6 +190,7 @@ def test_load_rejects_a_codec_file_outside_the_repository(hub: StandIn, here: Pa
         load("evil/model")
 
 
+@pytest.mark.slow
 def test_commands_explain_a_missing_network(run: Run, tmp_path: Path) -> None:
     """One sentence: what could not be reached, and what works; fast, and nothing in the cache."""
     done = run("convert", "sdtt-7", "out", HF_ENDPOINT="http://127.0.0.1:9")

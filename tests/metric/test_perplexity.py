@@ -25,6 +25,7 @@ def _loss(network: Any, ids: torch.Tensor) -> float:
         return float(network(input_ids=ids, labels=ids).loss)
 
 
+@pytest.mark.slow
 def test_published_losses_are_those_of_transformers(judge: CausalJudge) -> None:
     ids = torch.randint(0, 600, (5, 30), generator=torch.Generator().manual_seed(1))
     expected = [_loss(judge.network, row[None]) for row in ids]

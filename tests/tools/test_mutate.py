@@ -64,7 +64,7 @@ def test_mutants_cover_every_kind_of_change(tmp_path: Path) -> None:
 
 
 def test_chosen_sample_is_seeded_and_spread() -> None:
-    first, again, other = (mutate.chosen(["process"], 30, seed) for seed in (0, 0, 1))
+    first, again, other = (mutate.chosen(["process", "sampler"], 30, seed) for seed in (0, 0, 1))
     assert first == again != other and len(first) == 30
     assert len({one.path.name for one in first}) >= 3
     for one in first:
