@@ -15,7 +15,6 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from di4c_cli.training.signals import Stopped
 from safetensors.torch import load_file
 
 from di4c_cli import model_folder, recipe_file
@@ -24,6 +23,7 @@ from di4c_cli.config import ModelConfig
 from di4c_cli.latent.config import LatentConfig
 from di4c_cli.recipe import Recipe
 from di4c_cli.training.metrics import read_rows
+from di4c_cli.training.processes import Stopped
 from di4c_cli.training.run import RunOptions, distill
 
 PAPER = "di4c/tiny-digits"

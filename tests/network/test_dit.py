@@ -41,8 +41,8 @@ def inputs(network: DiT, seed: int = 1) -> tuple[Tensor, Tensor, Tensor | None]:
     generator = torch.Generator().manual_seed(seed)
     x = torch.randint(0, S + 1, (B, D), generator=generator)
     t = torch.rand(B, generator=generator)
-    each = D if network.latent and network.latent["inject"] == "local" else 1
-    lam = torch.rand(B, each * network.latent["dim"], generator=generator) if network.latent else None
+    each = D if network.latent and network.latent.inject == "local" else 1
+    lam = torch.rand(B, each * network.latent.dim, generator=generator) if network.latent else None
     return x, t, lam
 
 

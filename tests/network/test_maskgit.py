@@ -40,8 +40,8 @@ def inputs(network: MaskGit) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Tokens, times, labels (one of them -1), λ (None for a plain network)."""
     generator = torch.Generator().manual_seed(1)
     x = torch.randint(0, S + 1, (B, D), generator=generator)
-    each = D if network.latent and network.latent["inject"] == "local" else 1
-    lam = torch.rand(B, each * network.latent["dim"], generator=generator) if network.latent else None
+    each = D if network.latent and network.latent.inject == "local" else 1
+    lam = torch.rand(B, each * network.latent.dim, generator=generator) if network.latent else None
     return x, torch.rand(B, generator=generator), torch.tensor([0, -1, CLASSES - 1]), lam
 
 
