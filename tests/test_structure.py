@@ -100,9 +100,7 @@ def test_package_stays_small() -> None:
 
 
 def test_file_stays_short() -> None:
-    paths = [
-        path for top in ("di4c_cli", "tests", "tools", "benchmarks") for path in (ROOT / top).rglob("*.py")
-    ]
+    paths = [path for top in ("di4c_cli", "tests", "tools", "benchmarks") for path in (ROOT / top).rglob("*.py")]
     lengths = {str(path.relative_to(ROOT)): line_count(path) for path in paths}
     assert {name: count for name, count in lengths.items() if count > MAX_FILE_LINES} == {}
 
@@ -121,9 +119,7 @@ def test_modules_have_no_import_cycle() -> None:
     assert import_cycle("di4c_cli") == []
 
 
-def test_import_cycle_counts_module_level_imports_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_import_cycle_counts_module_level_imports_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     guarded = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from ring import b\n"
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "ring").mkdir()

@@ -52,12 +52,7 @@ def test_resolve_takes_the_embedded_digits_by_default() -> None:
     assert (recipe.teacher, recipe.rounds, name) == ("sdtt-7", 2, "sdtt-7")
     recipe, name = resolve("mdlm", None, {}, ["method.alpha.kind=const", "training.batch=6"])
     assert isinstance(recipe.method, Di4CConfig)
-    assert (recipe.teacher, name, recipe.method.alpha.kind, recipe.training.batch) == (
-        "mdlm",
-        "sdtt-7",
-        "const",
-        6,
-    )
+    assert (recipe.teacher, name, recipe.method.alpha.kind, recipe.training.batch) == ("mdlm", "sdtt-7", "const", 6)
 
 
 @pytest.mark.parametrize(
@@ -71,9 +66,7 @@ def test_resolve_takes_the_embedded_digits_by_default() -> None:
         (None, "di4c/tiny-vq", "variational", "tiny-vq"),
     ],
 )
-def test_resolve_finds_the_recipe_of_a_method(
-    teacher: str | None, recipe: str | None, method: str, name: str
-) -> None:
+def test_resolve_finds_the_recipe_of_a_method(teacher: str | None, recipe: str | None, method: str, name: str) -> None:
     resolved, found = resolve(teacher, recipe, {}, [], method)
     assert (found, resolved.method.name) == (name, method)
     assert teacher is None or resolved.teacher == teacher
@@ -82,9 +75,7 @@ def test_resolve_finds_the_recipe_of_a_method(
 @pytest.mark.parametrize(
     ("old", "new"), [("paper/tiny-digits", "di4c/tiny-digits"), ("leader/sdtt-7", "variational/sdtt-7")]
 )
-def test_dry_run_with_an_old_recipe_name_says_the_new_one(
-    teacher: Path, tmp_path: Path, old: str, new: str
-) -> None:
+def test_dry_run_with_an_old_recipe_name_says_the_new_one(teacher: Path, tmp_path: Path, old: str, new: str) -> None:
     words = ["distill", "--teacher", str(teacher), "--data", "teacher", "--dry-run", "--iterations", "1"]
     renamed = call(*words, "--recipe", old, "--out", str(tmp_path / "run"))
     assert f"The recipe {old} is now called {new}." in renamed.stderr
@@ -118,9 +109,7 @@ def test_dry_run_with_an_old_recipe_name_says_the_new_one(
         (["--processes", "2", "--accelerate-config", "fsdp"], ["fsdp2"]),
     ],
 )
-def test_distill_answers_a_mistake_in_a_sentence_and_writes_nothing(
-    args: list[str], words: list[str]
-) -> None:
+def test_distill_answers_a_mistake_in_a_sentence_and_writes_nothing(args: list[str], words: list[str]) -> None:
     result = call("distill", *args)
     assert result.exit_code == 2, result.stderr
     for word in words:

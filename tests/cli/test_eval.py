@@ -53,9 +53,7 @@ def test_eval_writes_table_json_plot_and_page(evaluated: Path) -> None:
 
 
 @pytest.mark.slow
-def test_eval_json_is_alone_on_stdout_and_equal_in_a_second_run(
-    digits: tuple[Path, Path], evaluated: Path
-) -> None:
+def test_eval_json_is_alone_on_stdout_and_equal_in_a_second_run(digits: tuple[Path, Path], evaluated: Path) -> None:
     done = run("eval", "--student", digits[1], "--steps", "1,2", "-n", 40, "--json", "--out", "again")
     assert done.exit_code == 0
     again, first = json.loads(done.stdout), json.loads((evaluated / "results.json").read_bytes())
@@ -151,11 +149,7 @@ def test_eval_measures_samples_of_a_file(judge_folder: Path) -> None:
     Path("mine.txt").write_text("one two three\nfour five six\n")
     done = run("eval", "--samples", "mine.txt", "--judge", judge_folder, "--json")
     assert done.exit_code == 0, done.output
-    assert set(json.loads(done.stdout)["cells"][0]["figures"]) == {
-        "perplexity_strict",
-        "bits_per_byte",
-        "entropy",
-    }
+    assert set(json.loads(done.stdout)["cells"][0]["figures"]) == {"perplexity_strict", "bits_per_byte", "entropy"}
 
 
 def test_eval_rejects_empty_sample_files() -> None:
@@ -174,11 +168,7 @@ def test_eval_measures_a_small_space_exactly(tmp_path: Path) -> None:
     done = run("eval", "--student", student, "--reference", "data.npy", "--steps", "1,2", "-n", 30, "--json")
     assert done.exit_code == 0, done.output
     figures = json.loads(done.stdout)["cells"][0]["figures"]
-    assert (
-        figures["tv"]["interval"] == "exact"
-        and 0 <= figures["tv"]["value"] <= 1
-        and figures["kl"]["value"] > 0
-    )
+    assert figures["tv"]["interval"] == "exact" and 0 <= figures["tv"]["value"] <= 1 and figures["kl"]["value"] > 0
 
 
 @pytest.mark.slow
@@ -188,6 +178,4 @@ def test_eval_lists_and_runs_protocols(digits: tuple[Path, Path]) -> None:
     done = run("eval", "--student", digits[1], "--protocol", "imagenet-best", "--limit", 24, "--out", "best")
     assert done.exit_code == 0, done.output
     assert "[6.57]" in done.stdout and "di4c-d" in done.stdout, "rows without a model show the paper's figure"
-    assert "fixes its own steps" in refused(
-        "eval", "--student", digits[1], "--protocol", "imagenet-best", "--steps", 2
-    )
+    assert "fixes its own steps" in refused("eval", "--student", digits[1], "--protocol", "imagenet-best", "--steps", 2)

@@ -36,9 +36,7 @@ def table(text: str) -> list[list[str]]:
 
 
 def check_complete(name: str, cells: list[dict[str, object]]) -> None:
-    assert [(cell["row"], cell["column"]) for cell in cells] == [
-        (c.row, c.column) for c in get_protocol(name).cells
-    ]
+    assert [(cell["row"], cell["column"]) for cell in cells] == [(c.row, c.column) for c in get_protocol(name).cells]
 
 
 @pytest.mark.slow

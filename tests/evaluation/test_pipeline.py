@@ -53,10 +53,7 @@ def test_prepare_rejects_an_unknown_scorer(tmp_path: Path) -> None:
 
 def test_prepare_rejects_a_row_that_the_protocol_does_not_have(tmp_path: Path) -> None:
     config = EvaluationConfig(
-        student="tiny-digits-student",
-        others={"b": "tiny-digits"},
-        protocol="tiny-digits",
-        out=tmp_path / "out",
+        student="tiny-digits-student", others={"b": "tiny-digits"}, protocol="tiny-digits", out=tmp_path / "out"
     )
     with pytest.raises(UserError, match="has no row for --model b"):
         prepare(config)

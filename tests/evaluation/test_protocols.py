@@ -14,9 +14,7 @@ from di4c_cli.evaluation.results import Results
 from di4c_cli.report.summary import equal_entropy, interpolate
 
 
-def _run(
-    name: str, pair: tuple[Path | None, Path | None], out: Path, limit: int = 6, **more: object
-) -> Results:
+def _run(name: str, pair: tuple[Path | None, Path | None], out: Path, limit: int = 6, **more: object) -> Results:
     student, teacher = (None if path is None else str(path) for path in (pair[1], pair[0]))
     config = EvaluationConfig(
         student=student,
@@ -75,9 +73,7 @@ def test_prepare_rejects_fewer_samples_than_continuations(
 
 
 @pytest.mark.slow
-def test_evaluation_of_text_runs_with_a_judge(
-    text_pair: tuple[Path, Path], judge_folder: Path, tmp_path: Path
-) -> None:
+def test_evaluation_of_text_runs_with_a_judge(text_pair: tuple[Path, Path], judge_folder: Path, tmp_path: Path) -> None:
     options = ScorerOptions(judge=str(judge_folder))
     free = _run("owt-uncond", (text_pair[0], None), tmp_path / "a", 4, options=options)
     assert {"perplexity", "perplexity_strict", "bits_per_byte", "entropy"} == set(free.cells[0].figures)

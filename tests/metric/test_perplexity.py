@@ -110,9 +110,7 @@ def test_load_judge_rejects_remote_code_without_a_question(
     config = json.loads((folder / "config.json").read_text())
     classes = {"AutoConfig": "code.Config", "AutoModelForCausalLM": "code.Model"}
     (folder / "config.json").write_text(json.dumps({**config, "model_type": "own", "auto_map": classes}))
-    (folder / "code.py").write_text(
-        f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Config: pass\nclass Model: pass\n"
-    )
+    (folder / "code.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Config: pass\nclass Model: pass\n")
     asked: list[str] = []
     monkeypatch.setattr("builtins.input", lambda text: asked.append(text) or "y")
     with pytest.raises(UserError, match="judge"):

@@ -37,9 +37,7 @@ def test_output_has_no_colour_with_no_color() -> None:
 
 
 @pytest.mark.parametrize("columns", [80, 40])
-def test_show_table_becomes_a_list_in_a_narrow_terminal(
-    columns: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_show_table_becomes_a_list_in_a_narrow_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the columns would be cut to single letters, rows are written as lists instead."""
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setenv("TERM", "xterm")

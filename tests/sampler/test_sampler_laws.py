@@ -49,9 +49,7 @@ def start(process: Masked | Markov, length: int) -> np.ndarray:
     return out
 
 
-def masked_law(
-    model: Denoiser, times: list[float], label: int = -1, law: np.ndarray | None = None
-) -> np.ndarray:
+def masked_law(model: Denoiser, times: list[float], label: int = -1, law: np.ndarray | None = None) -> np.ndarray:
     """N analytical steps through `times`, descending."""
     process = model.process
     assert isinstance(process, Masked)
@@ -97,9 +95,7 @@ def tau_kernel(process: Markov, t: float, length: float, both: bool = False) -> 
     return tau(q_t0, rate * speed(process, t), length, isinstance(process, Gaussian), both)
 
 
-def drawn(
-    model: Denoiser, plan: SamplingPlan, n: int = DRAWS, seed: int = 3, **options: object
-) -> torch.Tensor:
+def drawn(model: Denoiser, plan: SamplingPlan, n: int = DRAWS, seed: int = 3, **options: object) -> torch.Tensor:
     """n samples in large batches."""
     return sample_batch(model, plan, Noise(seed, range(n)), **options)  # type: ignore[arg-type]
 
@@ -153,13 +149,7 @@ def test_tau_step_and_corrector_step(bulk_noise: None, process: Markov, correcto
         kernel = tau_kernel(process, t, t - s) if i < 2 else likeliest(process)
         law = move(law, model.network, process, t, kernel)
     plan = SamplingPlan(
-        steps=3,
-        sampler="tau-leaping",
-        grid="pixels",
-        last="argmax",
-        corrector=corrector,
-        corrector_step=size,
-        **BIG,
+        steps=3, sampler="tau-leaping", grid="pixels", last="argmax", corrector=corrector, corrector_step=size, **BIG
     )
     assert chi_square(frequencies(drawn(model, plan), process), law) > LEVEL
 

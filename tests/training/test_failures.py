@@ -21,16 +21,7 @@ from di4c_cli.methods.di4c import Di4C
 from di4c_cli.methods.noised_batch import TrainingSamples
 from di4c_cli.training.metrics import read_rows
 from di4c_cli.training.run import RunOptions, distill
-from tests.helpers.small_run import (
-    PATIENCE,
-    arguments,
-    run,
-    same,
-    small_recipe,
-    started,
-    wait_for_steps,
-    weights,
-)
+from tests.helpers.small_run import PATIENCE, arguments, run, same, small_recipe, started, wait_for_steps, weights
 
 
 @pytest.mark.slow
@@ -71,11 +62,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "disk"
     folder.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", "size=5m", "tmpfs", str(folder)]
-    if (
-        os.geteuid() != 0
-        or not shutil.which("mount")
-        or subprocess.run(command, capture_output=True).returncode
-    ):
+    if os.geteuid() != 0 or not shutil.which("mount") or subprocess.run(command, capture_output=True).returncode:
         pytest.skip("a small file system cannot be mounted here")
     try:
         yield folder
@@ -86,9 +73,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.slow
 def test_a_full_disk_ends_in_one_sentence_and_nothing_is_lost(teacher: Path, small_disk: Path) -> None:
     out = small_disk / "run"
-    args = arguments(
-        teacher, out, "--set", "training.keep=50", "--set", "training.checkpoint_every=2", iterations=40
-    )
+    args = arguments(teacher, out, "--set", "training.keep=50", "--set", "training.checkpoint_every=2", iterations=40)
     code, said = run(args)
     assert code == 1
     lines = said.strip().splitlines()
@@ -117,9 +102,7 @@ def break_loss(monkeypatch: pytest.MonkeyPatch, steps: set[int], size: int = 4) 
     monkeypatch.setattr(Di4C, "loss", loss)
 
 
-def test_a_bad_step_is_skipped_and_counted(
-    teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bad_step_is_skipped_and_counted(teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     break_loss(monkeypatch, {2, 5})
     distill(small_recipe(teacher), tmp_path / "run", RunOptions())
     rows = read_rows(tmp_path / "run" / "metrics.jsonl")

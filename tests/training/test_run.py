@@ -29,11 +29,7 @@ def test_run_writes_exactly_these_files(teacher: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     distill(small_recipe(teacher), out, RunOptions())
     assert {path.name for path in out.iterdir()} == RUN_FILES
-    assert {path.name for path in (out / "student").iterdir()} == {
-        "model.safetensors",
-        "config.json",
-        "README.md",
-    }
+    assert {path.name for path in (out / "student").iterdir()} == {"model.safetensors", "config.json", "README.md"}
     kept = sorted(path.name for path in (out / "round-1" / "checkpoints").iterdir())
     assert kept == ["step-00000003", "step-00000006"]
     assert {path.name for path in (out / "round-1" / "checkpoints" / kept[0]).iterdir()} == CHECKPOINT_FILES
@@ -74,19 +70,14 @@ def test_round_two_learns_from_round_one(teacher: Path, tmp_path: Path) -> None:
     assert history["data"] == "embedded"
     assert history["parent"]["provenance"]["parent"]["name"] == "tiny-digits"
     assert str(tmp_path.parent.parent) not in (tmp_path / "run" / "student" / "config.json").read_text()
-    assert same(
-        weights(tmp_path / "run"), load_file(tmp_path / "run" / "round-2" / "student" / "model.safetensors")
-    )
+    assert same(weights(tmp_path / "run"), load_file(tmp_path / "run" / "round-2" / "student" / "model.safetensors"))
 
 
 @pytest.mark.parametrize(("inject", "part"), [("token", "latent_projection"), ("film", "latent_film")])
 def test_student_starts_as_its_teacher_with_new_latent_parts(teacher: Path, inject: str, part: str) -> None:
     model, recipe = load_folder(teacher), small_recipe(teacher, latent__inject=inject)
     config = student_config(model, recipe, 1)
-    own, given = (
-        new_student(model, config, recipe, 1).network.state_dict(),
-        model.denoiser.network.state_dict(),
-    )
+    own, given = (new_student(model, config, recipe, 1).network.state_dict(), model.denoiser.network.state_dict())
     assert all(torch.equal(own[name], given[name]) for name in given)
     assert {name.split(".")[0] for name in own.keys() - given.keys()} == {part}
     assert same(own, new_student(model, config, recipe, 1).network.state_dict())
@@ -99,9 +90,7 @@ def test_student_of_a_mixture_teacher_keeps_its_latent(tmp_path: Path) -> None:
     model, recipe = load_folder(folder), small_recipe(folder)
     config = student_config(model, recipe, 1)
     assert config.latent == LatentConfig(inject="film")
-    assert same(
-        new_student(model, config, recipe, 1).network.state_dict(), model.denoiser.network.state_dict()
-    )
+    assert same(new_student(model, config, recipe, 1).network.state_dict(), model.denoiser.network.state_dict())
 
 
 @pytest.mark.slow
@@ -116,15 +105,9 @@ def test_accumulation_gives_the_same_losses(teacher: Path, tmp_path: Path) -> No
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "setting",
-    [
-        {"training__precision": "bf16"},
-        {"training__activation_checkpointing": True},
-        {"training__sample_every": 2},
-    ],
+    [{"training__precision": "bf16"}, {"training__activation_checkpointing": True}, {"training__sample_every": 2}],
 )
-def test_options_of_the_loop_train_and_stay_close(
-    teacher: Path, tmp_path: Path, setting: dict[str, Any]
-) -> None:
+def test_options_of_the_loop_train_and_stay_close(teacher: Path, tmp_path: Path, setting: dict[str, Any]) -> None:
     distill(small_recipe(teacher), tmp_path / "plain", RunOptions())
     distill(small_recipe(teacher, **setting), tmp_path / "other", RunOptions())
     exact = "training__precision" not in setting
@@ -135,9 +118,7 @@ def test_options_of_the_loop_train_and_stay_close(
 
 
 @pytest.mark.slow
-def test_run_reports_a_mixture_that_collapses(
-    teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_reports_a_mixture_that_collapses(teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("di4c_cli.methods.diagnostics.WARMUP_STEPS", 3)
     said: list[str] = []
     recipe = small_recipe(teacher, latent__init="zero", training__optimizer__lr=1e-12)
@@ -222,9 +203,7 @@ def test_run_says_once_that_data_has_no_labels(teacher: Path, tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_run_draws_samples_on_its_device(
-    teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_draws_samples_on_its_device(teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     moved: list[tuple[str, str]] = []
     to = Model.to
 

@@ -24,9 +24,7 @@ from tests.helpers.small_run import losses, run_cut, same, small_recipe, small_v
 
 
 @pytest.mark.slow
-def test_loss_gets_the_progress_of_the_round(
-    teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_loss_gets_the_progress_of_the_round(teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[float] = []
     loss = Di4C.loss
 
