@@ -66,9 +66,7 @@ def find(result: dict[str, Any], name: str) -> tuple[float, float, float]:
     """Value and interval of a ratio in what a benchmark printed; `a.b/c.d` divides two numbers by their paths."""
     top = result["results"][0] if "results" in result else result
     if "/" in name:
-        over, under = (
-            float(reduce(lambda tree, key: tree[key], path.split("."), top)) for path in name.split("/")
-        )
+        over, under = (float(reduce(lambda tree, key: tree[key], path.split("."), top)) for path in name.split("/"))
         return over / under, over / under, over / under
     found = top[name]
     if isinstance(found, dict):
@@ -76,9 +74,7 @@ def find(result: dict[str, Any], name: str) -> tuple[float, float, float]:
     return float(found), float(found), float(found)
 
 
-def judge(
-    benchmark: str, ratio: str, rule: dict[str, Any], tolerance: float, result: dict[str, Any]
-) -> Verdict:
+def judge(benchmark: str, ratio: str, rule: dict[str, Any], tolerance: float, result: dict[str, Any]) -> Verdict:
     """Compare one ratio; `rule` says its baseline and in which direction it gets worse."""
     value, low, high = find(result, ratio)
     baseline, worse = rule.get("value"), rule["worse"]
@@ -98,10 +94,7 @@ def measure(baseline: dict[str, Any], only: list[str], run: RunBenchmark) -> lis
             continue
         say(f"{name}: python -m {' '.join(benchmark['command'])}")
         result = run(benchmark["command"])
-        out += [
-            judge(name, ratio, rule, baseline["tolerance"], result)
-            for ratio, rule in benchmark["ratios"].items()
-        ]
+        out += [judge(name, ratio, rule, baseline["tolerance"], result) for ratio, rule in benchmark["ratios"].items()]
     return out
 
 
@@ -129,16 +122,12 @@ def main(words: list[str], run: RunBenchmark = run_benchmark, path: Path = BASEL
     """Run the guard; the exit code is 1 if a ratio has regressed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--update", action="store_true", help="write the measured ratios into baseline.json")
-    parser.add_argument(
-        "--only", action="append", default=[], help="run this benchmark only; may be repeated"
-    )
+    parser.add_argument("--only", action="append", default=[], help="run this benchmark only; may be repeated")
     given = parser.parse_args(words)
     baseline = json.loads(path.read_text(encoding="utf-8"))
     unknown = set(given.only) - set(baseline["benchmarks"])
     if unknown:
-        parser.error(
-            f"unknown benchmark {', '.join(sorted(unknown))}; known: {', '.join(baseline['benchmarks'])}"
-        )
+        parser.error(f"unknown benchmark {', '.join(sorted(unknown))}; known: {', '.join(baseline['benchmarks'])}")
     verdicts = measure(baseline, given.only, run)
     show(verdicts)
     if given.update:

@@ -93,9 +93,7 @@ def two_steps(name: str, batch: int | None, cifar10: Path | None, work: Path) ->
     child = subprocess.Popen([sys.executable, "-m", "di4c_cli", *words], stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(child.pid, 0)
     if status:
-        raise SystemExit(
-            f"published: `di4c {' '.join(words)}` ended with {os.waitstatus_to_exitcode(status)}."
-        )
+        raise SystemExit(f"published: `di4c {' '.join(words)}` ended with {os.waitstatus_to_exitcode(status)}.")
     last = read_rows(out / "metrics.jsonl")[-1]
     unit = 1 if sys.platform == "darwin" else 1024
     return RecipeTiming(
@@ -112,9 +110,7 @@ def two_steps(name: str, batch: int | None, cifar10: Path | None, work: Path) ->
 def main(words: list[str]) -> int:
     """Run the recipes and print their timings."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument(
-        "--only", action="append", choices=RECIPES, help="run this recipe only; may be repeated"
-    )
+    parser.add_argument("--only", action="append", choices=RECIPES, help="run this recipe only; may be repeated")
     parser.add_argument("--batch", type=int, help="largest batch size")
     parser.add_argument("--cifar10", type=Path, help="folder with the real images")
     parser.add_argument("--work", type=Path, help="folder for teachers and runs; default: a temporary one")
@@ -127,9 +123,7 @@ def main(words: list[str]) -> int:
             say(f"{name}: two steps")
             ran.append(two_steps(name, given.batch, given.cifar10, work))
     columns = ["recipe", "batch", "latents", "autocast", "second step (s)", "peak (GB)", "loss"]
-    show_table(
-        "Published sizes, random weights", columns, [[str(x) for x in asdict(r).values()] for r in ran]
-    )
+    show_table("Published sizes, random weights", columns, [[str(x) for x in asdict(r).values()] for r in ran])
     print(json.dumps({"bench": "published", "cores": os.cpu_count(), "ran": [asdict(r) for r in ran]}))
     return 0
 

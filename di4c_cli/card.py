@@ -47,9 +47,7 @@ The same seed gives the same samples for any batch size. `di4c eval --student {r
 """
 
 
-def model_card(
-    config: ModelConfig, metrics: Mapping[str, Any] | None = None, ref: str = ".", digest: str = ""
-) -> str:
+def model_card(config: ModelConfig, metrics: Mapping[str, Any] | None = None, ref: str = ".", digest: str = "") -> str:
     """The card of a model; `metrics` is a result of `di4c eval` as JSON, `ref` the reference for loading the model.
 
     `digest` is the hash of the weights, which identifies the model in the result.
@@ -123,9 +121,7 @@ def _figure_section(figures: list[dict[str, Any]]) -> str:
 
 def _summary(config: ModelConfig) -> str:
     if config.kind == "teacher":
-        return (
-            f"A discrete diffusion model, written by di4c {__version__} as a teacher for few-step students."
-        )
+        return f"A discrete diffusion model, written by di4c {__version__} as a teacher for few-step students."
     known = config.provenance
     teacher = _plain(known.get("teacher") or known.get("format", "an unknown teacher"))
     return (

@@ -57,11 +57,7 @@ class Denoiser(nn.Module):
     """A model of p(x0|xt; λ); without λ it is a product model, as every teacher is before its first round."""
 
     def __init__(
-        self,
-        network: nn.Module,
-        process: Process,
-        latent: LatentPrior | None = None,
-        labels: int | None = None,
+        self, network: nn.Module, process: Process, latent: LatentPrior | None = None, labels: int | None = None
     ) -> None:
         super().__init__()
         self.network, self.process = network, process
@@ -129,19 +125,12 @@ class Denoiser(nn.Module):
         return self.learned_prior.transport(drawn.view(-1, self.latent.size), *given).view(drawn.shape)
 
     def predict(
-        self,
-        x_t: Tensor,
-        t: Tensor,
-        label: Tensor | None = None,
-        lam: Tensor | None = None,
-        dropout: bool = False,
+        self, x_t: Tensor, t: Tensor, label: Tensor | None = None, lam: Tensor | None = None, dropout: bool = False
     ) -> Prediction:
         """Run the body on x_t `(B, D)` at times t `(B,)`; dropout is off unless asked for."""
         self.network.train(dropout)
         return Prediction(self.network, self.process, x_t, self(x_t, t, label, lam))
 
-    def forward(
-        self, x_t: Tensor, t: Tensor, label: Tensor | None = None, lam: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, x_t: Tensor, t: Tensor, label: Tensor | None = None, lam: Tensor | None = None) -> Tensor:
         """Hidden states `(B, D, H)`; the call that wrappers (DDP, autocast, compile) see."""
         return cast(Network, self.network).body(x_t, t.to(self.time_dtype), label, lam)

@@ -140,9 +140,7 @@ def is_cached(repo: str, revision: str, names: list[str]) -> bool:
     return any(isinstance(look(repo, name, revision=revision), str) for name in names)
 
 
-def upload(
-    repo: str, files: dict[str, Path | bytes], private: bool, revision: str | None, message: str
-) -> str:
+def upload(repo: str, files: dict[str, Path | bytes], private: bool, revision: str | None, message: str) -> str:
     """Put files into a repository in one commit; creates the repository and the branch, returns the commit's URL.
 
     The client applies `private` to new repositories only, so an existing public one is rejected here.
@@ -197,11 +195,7 @@ def explain(error: BaseException, what: str, name: str = "") -> Di4cError:
     """One sentence for a failure of the client; `what` is the repository with its revision."""
     errors, file = client().errors, f"{name} of {what}" if name else what
     mistakes: list[tuple[type[BaseException], str, str]] = [
-        (
-            errors.GatedRepoError,
-            f"Access to {what} is gated.",
-            "Accept its terms on the Hub and set HF_TOKEN.",
-        ),
+        (errors.GatedRepoError, f"Access to {what} is gated.", "Accept its terms on the Hub and set HF_TOKEN."),
         (
             errors.RepositoryNotFoundError,
             f"The Hub has no repository {what.partition('@')[0]}.",
@@ -244,7 +238,5 @@ def _unreached(error: BaseException, file: str) -> Di4cError:
         return _refused(cause, file)
     offline = client().constants.HF_HUB_OFFLINE or "outgoing traffic has been disabled" in str(error)
     reason = "offline mode is on and it is not in the cache" if offline else f"no answer from {endpoint()}"
-    hint = (
-        "Without a network the embedded models (tiny-digits and others), local paths and cached models work."
-    )
+    hint = "Without a network the embedded models (tiny-digits and others), local paths and cached models work."
     return Failure(f"Could not fetch {file}: {reason}.", hint)

@@ -92,9 +92,7 @@ class Model:
             raise UserError(f"'{self.name}' does not record its teacher.", "Name the teacher with --teacher.")
         found = find_teacher(self.config.provenance, self._folder)
         if found is None:
-            raise UserError(
-                f"The teacher '{name}' of '{self.name}' is not known here.", "Name it with --teacher."
-            )
+            raise UserError(f"The teacher '{name}' of '{self.name}' is not known here.", "Name it with --teacher.")
         try:
             return load(found.ref, device=self.denoiser.device, **found.options)
         except UserError as error:
@@ -119,12 +117,7 @@ class Model:
 
     @torch.no_grad()
     def log_probs(
-        self,
-        x_t: Tensor,
-        t: Tensor | float,
-        label: Tensor | None = None,
-        latent: Tensor | None = None,
-        seed: int = 0,
+        self, x_t: Tensor, t: Tensor | float, label: Tensor | None = None, latent: Tensor | None = None, seed: int = 0
     ) -> Tensor:
         """log p(x0|xt; λ) `(B, D, S)` over the real symbols; a known position is 0 at its symbol, else -inf.
 
@@ -166,9 +159,7 @@ class Model:
             plan = self.plan(label is not None, length, steps=steps, **flags)
         if plan.hybrid and teacher is None:
             teacher = self.teacher.denoiser
-        return sample_many(
-            self.denoiser, plan, n, seed, label, batch_size, first, given, teacher, on_step, advance
-        )
+        return sample_many(self.denoiser, plan, n, seed, label, batch_size, first, given, teacher, on_step, advance)
 
     def decode(self, x: Tensor) -> Any:
         """Ids to a list of strings, or to uint8 images `(n, H, W)` or `(n, H, W, 3)`."""

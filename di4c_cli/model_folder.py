@@ -72,9 +72,7 @@ def save_folder(
 ) -> None:
     """Write a model folder completely or not at all; `codec` is the file that config.codec names, or its tensors."""
     tensors = {
-        name: (tensor.to(dtype) if dtype is not None and tensor.is_floating_point() else tensor)
-        .cpu()
-        .contiguous()
+        name: (tensor.to(dtype) if dtype is not None and tensor.is_floating_point() else tensor).cpu().contiguous()
         for name, tensor in denoiser.network.state_dict().items()
     }
     metadata = {"format": "pt", "di4c": str(FORMAT), "kind": config.kind, "name": config.name}

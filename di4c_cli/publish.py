@@ -28,16 +28,10 @@ def model_folder(path: Path) -> Path:
 def results_near(folder: Path, digest: str) -> dict[str, Any] | None:
     """The newest evaluation of these weights in the model's folder or run."""
     places = [folder, *([folder.parent] if folder.name == "student" else [])]
-    found = [
-        path for place in places for path in (*place.glob("results.json"), *place.glob("*/results.json"))
-    ]
+    found = [path for place in places for path in (*place.glob("results.json"), *place.glob("*/results.json"))]
     for path in sorted(found, key=lambda path: path.stat().st_mtime, reverse=True):
         try:
-            tree = (
-                json.loads(path.read_text(encoding="utf-8"))
-                if path.stat().st_size < MAX_RESULTS_BYTES
-                else None
-            )
+            tree = json.loads(path.read_text(encoding="utf-8")) if path.stat().st_size < MAX_RESULTS_BYTES else None
         except (OSError, ValueError):
             continue
         if isinstance(tree, dict) and "cells" in tree and rows_of(tree, digest):

@@ -24,8 +24,7 @@ class Recipe(Section):
     teacher: str = Field(description="name, Hub id, folder or file (`--teacher`)")
     data: str = Field("embedded", description="path, Hub dataset id, `embedded` or `teacher` (no data)")
     init_weights: Literal["ema", "live"] | None = Field(
-        None,
-        description="which weights of a file are the teacher's; none: those its authors evaluate",
+        None, description="which weights of a file are the teacher's; none: those its authors evaluate"
     )
     rounds: int = Field(1, ge=1, le=64, description="each round's student is the next round's teacher")
     seed: int = Field(0, ge=0, lt=2**31, description="of all draws")
@@ -35,9 +34,7 @@ class Recipe(Section):
     method: AnyMethodConfig = Field(default_factory=Di4CConfig, description="the training method")
     training: TrainingConfig = Field(default_factory=TrainingConfig, description="the training loop")
     sampling: SamplingConfig | None = Field(None, description="the student's defaults; none: the teacher's")
-    evaluation: EvaluationDefaults = Field(
-        default_factory=EvaluationDefaults, description="defaults of `di4c eval`"
-    )
+    evaluation: EvaluationDefaults = Field(default_factory=EvaluationDefaults, description="defaults of `di4c eval`")
 
     @model_validator(mode="after")
     def _latent_fits_method(self) -> Recipe:

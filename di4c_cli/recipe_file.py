@@ -93,9 +93,7 @@ def current_name(name: str) -> str:
 def with_method(name: str, method: str) -> str:
     """The recipe that trains the teacher of recipe `name` by another method."""
     if method not in METHODS:
-        raise UserError(
-            f"Unknown method '{method}'.{nearest(method, METHODS)}", f"Use {' or '.join(METHODS)}."
-        )
+        raise UserError(f"Unknown method '{method}'.{nearest(method, METHODS)}", f"Use {' or '.join(METHODS)}.")
     if name.endswith((".yaml", ".yml")) and method_name(raw(name)) == method:
         return name
     known, base = names(), current_name(name).rpartition("/")[2]
@@ -104,8 +102,7 @@ def with_method(name: str, method: str) -> str:
             return candidate
     there = ", ".join(other for other in known if other.startswith(f"{method}/"))
     raise UserError(
-        f"There is no recipe that trains the teacher of '{name}' by the method {method}.",
-        f"There are {there}.",
+        f"There is no recipe that trains the teacher of '{name}' by the method {method}.", f"There are {there}."
     )
 
 
@@ -142,13 +139,9 @@ def _load(path: Path) -> dict[str, Any]:
     except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
         line = getattr(getattr(error, "problem_mark", None), "line", None)
         where = f" (line {line + 1})" if line is not None else ""
-        raise UserError(
-            f"The recipe {path} is not readable YAML{where}.", "Fix the file or name another."
-        ) from error
+        raise UserError(f"The recipe {path} is not readable YAML{where}.", "Fix the file or name another.") from error
     if not isinstance(tree, dict):
-        raise UserError(
-            f"The recipe {path} holds no settings.", "Run `di4c recipes show tiny-digits` for an example."
-        )
+        raise UserError(f"The recipe {path} holds no settings.", "Run `di4c recipes show tiny-digits` for an example.")
     return tree
 
 
@@ -206,9 +199,7 @@ def parse_assignment(text: str) -> tuple[str, Any]:
     try:
         return key.strip(), yaml.load(value, Loader=_Loader)
     except yaml.YAMLError as error:
-        raise UserError(
-            f"The value in '--set {text}' is not readable.", "Quote it or write a plain value."
-        ) from error
+        raise UserError(f"The value in '--set {text}' is not readable.", "Quote it or write a plain value.") from error
 
 
 def assign(tree: dict[str, Any], dotted: str, value: Any, model: type[BaseModel] = Recipe) -> None:
@@ -262,9 +253,7 @@ def validate(model: type[AnyRecipe], tree: Mapping[str, Any], where: str) -> Any
                 node = node.get(key) if isinstance(node, Mapping) else None
                 owner = _section(owner, key, node)
             hint = nearest(keys[-1], owner.model_fields) if owner is not None else ""
-            raise UserError(
-                f"Unknown recipe key '{path}' in {where}.{hint}", "Remove or rename it."
-            ) from error
+            raise UserError(f"Unknown recipe key '{path}' in {where}.{hint}", "Remove or rename it.") from error
         if first["type"].startswith("union_tag"):
             raise UserError(
                 f"Recipe key 'method.name' in {where} must be {' or '.join(METHODS)}.", "Change that value."

@@ -10,13 +10,7 @@ from di4c_cli.card import model_card
 from di4c_cli.config import ModelConfig
 from di4c_cli.latent.config import LatentConfig
 
-ROOT = {
-    "source": "hub",
-    "repo": "jdeschena/sdtt",
-    "branch": "b",
-    "revision": "0" * 40,
-    "licence": "apache-2.0",
-}
+ROOT = {"source": "hub", "repo": "jdeschena/sdtt", "branch": "b", "revision": "0" * 40, "licence": "apache-2.0"}
 
 
 def student(**provenance: Any) -> ModelConfig:
@@ -59,9 +53,7 @@ def test_card_of_a_student_after_two_rounds() -> None:
 
 def test_card_says_nothing_false_about_local_models() -> None:
     found = header(
-        model_card(
-            student(teacher="/home/me/model.pt", data="notes.txt", parent={"provenance": {"path": "x"}})
-        )
+        model_card(student(teacher="/home/me/model.pt", data="notes.txt", parent={"provenance": {"path": "x"}}))
     )
     assert "base_model" not in found and "datasets" not in found and found["license"] == "other"
     embedded = header(model_card(student(teacher="tiny-text", data="embedded")))

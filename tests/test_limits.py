@@ -75,10 +75,7 @@ def test_limits_handle_every_absurd_number(folder: Path, value: Any) -> None:
         ({"network.symbols": 7}, "7 symbols but the process 5"),
         ({"labels": 3}, "claims 3 labels"),
         ({"network.length": 2**19}, "beyond any model"),
-        (
-            {"network.length": 2**18, "latent": {"inject": "local", "dim": 4096}},
-            "4096 numbers at every position",
-        ),
+        ({"network.length": 2**18, "latent": {"inject": "local", "dim": 4096}}, "4096 numbers at every position"),
         ({"sampling.steps": 10**7}, "beyond any use"),
         ({"network.type": "resnet"}, "unknown"),
         ({"process.type": "magic"}, "unknown"),

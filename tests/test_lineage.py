@@ -104,15 +104,11 @@ def test_find_teacher_loads_nothing_from_an_untrusted_config(
         bench_latency._models(str(tmp_path / "theirs"), None, "cpu")
 
 
-def test_find_teacher_takes_a_hub_teacher_from_the_cache_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_find_teacher_takes_a_hub_teacher_from_the_cache_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "recipe.yaml").write_text("teacher: some/body@v1\n")
     history = {"teacher": "some/body@v1"}
     assert find_teacher(history, tmp_path / "student") is None
-    monkeypatch.setattr(
-        hub, "is_cached", lambda repo, revision, names: (repo, revision) == ("some/body", "v1")
-    )
+    monkeypatch.setattr(hub, "is_cached", lambda repo, revision, names: (repo, revision) == ("some/body", "v1"))
     assert find_teacher(history, tmp_path / "student") == TeacherRef("some/body@v1", {"offline": True})
     (tmp_path / "recipe.yaml").write_text('teacher: "no\\0name"\n')
     assert find_teacher({"teacher": "no\0name"}, tmp_path / "student") is None

@@ -37,9 +37,7 @@ def make(kind: str, latent: LatentConfig | None = None) -> Model:
     network = NETWORKS[kind]
     process = {"type": "gaussian" if kind == "unet" else "masked", "symbols": network["symbols"]}
     labels = network.get("labels")
-    config = ModelConfig(
-        kind="student", name="x", network=network, process=process, latent=latent, labels=labels
-    )
+    config = ModelConfig(kind="student", name="x", network=network, process=process, latent=latent, labels=labels)
     return Model(config, build_denoiser(config).eval())
 
 
@@ -51,9 +49,7 @@ LATENTS = [None, LatentConfig(inject="film"), LatentConfig(inject="film", dim=3)
     [(kind, latent) for kind in NETWORKS for latent in LATENTS]
     + [(kind, LatentConfig(inject="local", dim=2)) for kind in NETWORKS if kind != "unet"],
 )
-def test_log_probs_are_normalised_and_certain_at_known_positions(
-    kind: str, latent: LatentConfig | None
-) -> None:
+def test_log_probs_are_normalised_and_certain_at_known_positions(kind: str, latent: LatentConfig | None) -> None:
     model = make(kind, latent)
     symbols, length = model.denoiser.symbols, model.denoiser.length
     x = torch.randint(0, symbols, (4, length))
@@ -64,9 +60,7 @@ def test_log_probs_are_normalised_and_certain_at_known_positions(
     torch.testing.assert_close(out.exp().sum(-1), torch.ones(4, length), atol=1e-5, rtol=0)
     if kind != "unet":
         known = out[:, 1::2].gather(2, x[:, 1::2, None])
-        assert bool((known == 0).all()) and bool(
-            torch.isinf(out[:, 1::2]).sum() == 4 * (length // 2) * (symbols - 1)
-        )
+        assert bool((known == 0).all()) and bool(torch.isinf(out[:, 1::2]).sum() == 4 * (length // 2) * (symbols - 1))
 
 
 def test_log_probs_depend_on_latent_and_label() -> None:
@@ -81,6 +75,7 @@ def test_log_probs_depend_on_latent_and_label() -> None:
     assert not torch.allclose(first, model.log_probs(x, 1.0, latent=lam, label=torch.tensor([0, 2])))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", NETWORKS)
 def test_sample_is_the_same_for_any_batch_size(kind: str) -> None:
     model = make(kind, LatentConfig(inject="film"))
@@ -110,11 +105,7 @@ def test_load_of_a_saved_folder_gives_the_same_model(tmp_path: Path) -> None:
     x = torch.full((2, 9), 5)
     assert torch.equal(model.log_probs(x, 1.0), again.log_probs(x, 1.0))
     assert again.config == model.config
-    assert sorted(p.name for p in (tmp_path / "m").iterdir()) == [
-        "README.md",
-        "config.json",
-        "model.safetensors",
-    ]
+    assert sorted(p.name for p in (tmp_path / "m").iterdir()) == ["README.md", "config.json", "model.safetensors"]
     assert len({p.stat().st_mode for p in (tmp_path / "m").iterdir()}) == 1
 
 

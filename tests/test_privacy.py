@@ -43,9 +43,7 @@ for word in [*sys.argv[1:], "--"]:
 def python(code: str, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """A fresh interpreter whose environment says nothing about telemetry unless asked to."""
     env = {key: value for key, value in os.environ.items() if "TELEMETRY" not in key} | environment
-    return subprocess.run(
-        [sys.executable, "-c", code, *words], capture_output=True, text=True, check=False, env=env
-    )
+    return subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False, env=env)
 
 
 AGENT = (
@@ -68,13 +66,11 @@ def test_telemetry_setting_of_the_user_stands() -> None:
 
 
 def test_telemetry_is_off_before_any_library_is_imported() -> None:
-    code = (
-        "import os, sys, di4c_cli\n"
-        "print(os.environ['HF_HUB_DISABLE_TELEMETRY'], 'huggingface_hub' in sys.modules)"
-    )
+    code = "import os, sys, di4c_cli\nprint(os.environ['HF_HUB_DISABLE_TELEMETRY'], 'huggingface_hub' in sys.modules)"
     assert python(code).stdout == "1 False\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "lines",
     [
@@ -96,11 +92,10 @@ def test_commands_attempt_no_connection(lines: list[list[str]]) -> None:
     assert done.stderr.count("COMMAND DONE") == len(lines)
 
 
+@pytest.mark.slow
 def test_connection_hook_sees_a_connection(tmp_path: Path) -> None:
     """The same hook on a command that must connect; the address answers nobody."""
-    done = python(
-        WATCHED, "sample", "--teacher", "some/model", HF_ENDPOINT="http://127.0.0.1:9", HF_HOME=str(tmp_path)
-    )
+    done = python(WATCHED, "sample", "--teacher", "some/model", HF_ENDPOINT="http://127.0.0.1:9", HF_HOME=str(tmp_path))
     assert done.returncode == 1 and "CONNECTION" in done.stderr
 
 

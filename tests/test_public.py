@@ -9,10 +9,7 @@ from pathlib import Path
 import di4c_cli
 
 PACKAGE = Path(di4c_cli.__file__).parent
-LEFT = {
-    "evaluation/sampling.py:Continuations:digest",
-    "network/dit.py:Rotary:frequencies",
-}
+LEFT = {"evaluation/sampling.py:Continuations:digest", "network/dit.py:Rotary:frequencies"}
 """Two-line properties still without a sentence; the list may only shrink."""
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -44,9 +41,7 @@ def test_every_public_name_is_documented() -> None:
     """A method may leave it to the interface it implements; one that is a single line speaks for itself."""
     found = everything()
     described = {
-        node.name
-        for _, node, method in found
-        if method and isinstance(node, Function) and ast.get_docstring(node)
+        node.name for _, node, method in found if method and isinstance(node, Function) and ast.get_docstring(node)
     }
     missing = []
     for name, node, method in found:
@@ -65,13 +60,7 @@ def test_every_public_function_is_typed() -> None:
     for name, node, method in everything():
         if not isinstance(node, Function):
             continue
-        given = [
-            *node.args.posonlyargs,
-            *node.args.args,
-            *node.args.kwonlyargs,
-            node.args.vararg,
-            node.args.kwarg,
-        ]
+        given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs, node.args.vararg, node.args.kwarg]
         given = [one for one in given if one is not None]
         static = any(isinstance(mark, ast.Name) and mark.id == "staticmethod" for mark in node.decorator_list)
         given = given[1:] if method and not static else given

@@ -34,9 +34,7 @@ def test_dump_of_a_recipe_reads_back_equal(name: str, tmp_path: Path) -> None:
 
 
 def test_dump_keeps_overrides(tmp_path: Path) -> None:
-    recipe = recipe_file.read(
-        "di4c/tiny-digits", {"method.alpha.kind": "linear", "training.optimizer.lr": 1e-5}
-    )
+    recipe = recipe_file.read("di4c/tiny-digits", {"method.alpha.kind": "linear", "training.optimizer.lr": 1e-5})
     path = tmp_path / "recipe.yaml"
     path.write_text(recipe_file.dump(recipe))
     assert recipe_file.read(str(path)) == recipe
@@ -52,11 +50,7 @@ def test_dump_keeps_overrides(tmp_path: Path) -> None:
         ("method.latents", 0, ["method.latents", "greater than or equal to 1"]),
         ("method.alpha.kind", "cubic", ["method.alpha.kind", "sigmoid"]),
         ("method.step", {"low": 0.9, "high": 0.1}, ["method.step", "above high"]),
-        (
-            "latent",
-            {"prior": "learned", "distribution": "normal"},
-            ["learned prior is trained by the variational"],
-        ),
+        ("latent", {"prior": "learned", "distribution": "normal"}, ["learned prior is trained by the variational"]),
         ("training.ema", 1.0, ["training.ema", "less than 1"]),
         ("latent.dim.x", 1, ["latent.dim.x"]),
         ("training.optimizer.clip", 0, ["training.optimizer.clip", "greater than 0"]),
@@ -171,9 +165,7 @@ def test_read_names_the_new_key_for_an_old_one(
             path, tree = tmp_path / "old.yaml", value
             for part in reversed(key.split(".")):
                 tree = {part: tree}
-            path.write_text(
-                yaml.safe_dump({"name": "x", "summary": "y", "teacher": "tiny-digits"} | dict(tree))
-            )  # type: ignore[call-overload]
+            path.write_text(yaml.safe_dump({"name": "x", "summary": "y", "teacher": "tiny-digits"} | dict(tree)))  # type: ignore[call-overload]
             recipe_file.read(str(path))
     said = str(caught.value)
     assert all(word in said for word in words), said
@@ -186,9 +178,7 @@ def test_read_names_all_old_keys_of_a_file_at_once(tmp_path: Path) -> None:
         "name: x\nsummary: y\nteacher: tiny-digits\nlatent: {law: 8}\nobjective: {latents: 4}\n"
         "training: {label_drop: 0.1, batch: 4}\n"
     )
-    with pytest.raises(
-        UserError, match=r"^The recipe old\.yaml has .*latent\.law.*objective.*training\.label_drop"
-    ):
+    with pytest.raises(UserError, match=r"^The recipe old\.yaml has .*latent\.law.*objective.*training\.label_drop"):
         recipe_file.read(str(path))
 
 

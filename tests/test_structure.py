@@ -100,9 +100,7 @@ def test_package_stays_small() -> None:
 
 
 def test_file_stays_short() -> None:
-    paths = [
-        path for top in ("di4c_cli", "tests", "tools", "benchmarks") for path in (ROOT / top).rglob("*.py")
-    ]
+    paths = [path for top in ("di4c_cli", "tests", "tools", "benchmarks") for path in (ROOT / top).rglob("*.py")]
     lengths = {str(path.relative_to(ROOT)): line_count(path) for path in paths}
     assert {name: count for name, count in lengths.items() if count > MAX_FILE_LINES} == {}
 
@@ -121,9 +119,7 @@ def test_modules_have_no_import_cycle() -> None:
     assert import_cycle("di4c_cli") == []
 
 
-def test_import_cycle_counts_module_level_imports_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_import_cycle_counts_module_level_imports_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     guarded = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from ring import b\n"
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "ring").mkdir()
@@ -199,6 +195,15 @@ def test_markdown_prose_fits_the_columns(page: Path) -> None:
 def test_markdown_table_fits_the_columns(page: Path) -> None:
     """A row cannot be wrapped: one that holds a URL may be wider."""
     assert too_wide(page, table=True) == []
+
+
+def test_files_have_no_conflict_markers() -> None:
+    marker = re.compile(r"^(?:<<<<<<<|>>>>>>>) ", re.M)
+    tops = ("di4c_cli", "docs", "tests", "tools", "benchmarks", "recipes")
+    files = [*ROOT.glob("*.*"), *(path for top in tops for path in (ROOT / top).rglob("*"))]
+    texts = [path for path in files if path.suffix in (".py", ".md", ".yaml", ".toml", ".txt", ".json")]
+    found = [path for path in texts if path.is_file() and marker.search(path.read_text(encoding="utf-8"))]
+    assert [str(path.relative_to(ROOT)) for path in found] == []
 
 
 def test_test_folders_are_packages() -> None:

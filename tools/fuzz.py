@@ -70,9 +70,7 @@ def prepare(root: Path) -> None:
     """Intact models: the golden checkpoints without inputs and outputs, and three folders of our own."""
     for name in CASES:
         if not name.startswith("own-"):
-            ignored = shutil.ignore_patterns(
-                "io.safetensors", "README.md", "config_resolved.json", "hyper.json"
-            )
+            ignored = shutil.ignore_patterns("io.safetensors", "README.md", "config_resolved.json", "hyper.json")
             shutil.copytree(GOLDEN / name, root / name, ignore=ignored)
     convert(str(GOLDEN / "sdtt_di4c_student"), root / "own-text")
     convert(str(GOLDEN / "tauldr" / "teacher"), root / "own-pixels")
@@ -190,9 +188,7 @@ def change_config(folder: Path, rng: random.Random) -> str:
 def replace(folder: Path, rng: random.Random) -> str:
     """A file that is none: a link to nowhere, itself, a device or a folder; a pipe; noise; deep nesting."""
     path = rng.choice(files_of(folder))
-    way = rng.choice(
-        ["nowhere", "itself", "device", "folder", "pipe", "noise", "nested", "same", "absent", "sparse"]
-    )
+    way = rng.choice(["nowhere", "itself", "device", "folder", "pipe", "noise", "nested", "same", "absent", "sparse"])
     content = path.read_bytes()
     path.unlink()
     if way in ("nowhere", "itself", "device", "folder"):
@@ -225,9 +221,7 @@ def bomb(folder: Path, rng: random.Random) -> str:
                 archive.writestr(name, content)
             archive.writestr("archive/data/bomb", bytes(rng.choice([10**6, 3 * 10**8])))
         return f"{path.name} became a zip bomb"
-    header = json.dumps(
-        {"a": {"dtype": "F32", "shape": [10**6, 10**6], "data_offsets": [0, 4 * 10**12]}}
-    ).encode()
+    header = json.dumps({"a": {"dtype": "F32", "shape": [10**6, 10**6], "data_offsets": [0, 4 * 10**12]}}).encode()
     path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(100))
     return f"{path.name} claims four terabytes"
 
@@ -274,9 +268,7 @@ def assert_finite(out: Path, story: str) -> None:
         raise AssertionError(f"{story}: accepted, but {type(error).__name__}: {error}") from error
     assert not bool(torch.isnan(log_probs).any()), f"{story}: NaN"
     total = log_probs.double().exp().sum(-1)
-    assert torch.allclose(total, torch.ones_like(total), atol=1e-3), (
-        f"{story}: probabilities do not sum to one"
-    )
+    assert torch.allclose(total, torch.ones_like(total), atol=1e-3), f"{story}: probabilities do not sum to one"
 
 
 def run(count: int, seed: int, keep_going: bool = False) -> Counter[str]:

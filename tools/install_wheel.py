@@ -70,16 +70,10 @@ def main() -> None:
         away.mkdir()
         for words in TRIED:
             step(f"di4c {' '.join(words)}", [str(bin_ / "di4c"), *words], away)
-        place = step(
-            "import", [str(bin_ / "python"), "-c", "import di4c_cli; print(di4c_cli.__file__)"], away
-        )
+        place = step("import", [str(bin_ / "python"), "-c", "import di4c_cli; print(di4c_cli.__file__)"], away)
         version = step("python", [str(bin_ / "python"), "-V"], away)
         assert str(ROOT) not in place, place
-        print(
-            json.dumps(
-                {"wheel_bytes": wheel.stat().st_size, "python": version.strip(), "commands": len(TRIED)}
-            )
-        )
+        print(json.dumps({"wheel_bytes": wheel.stat().st_size, "python": version.strip(), "commands": len(TRIED)}))
 
 
 if __name__ == "__main__":

@@ -72,8 +72,7 @@ def kill_and_compare(work: Path, kills: int, seed: int, rounds: int = 1) -> dict
     steps = 8 + STEPS_A_KILL * kills // rounds
     more = ("--rounds", str(rounds), "--set", "training.dropout=0.1", "--set", "training.checkpoint_every=2")
     code, said = run(
-        arguments(teacher, work / "whole", *more, iterations=steps, recipe="tiny-digits"),
-        timeout=PATIENCE * kills,
+        arguments(teacher, work / "whole", *more, iterations=steps, recipe="tiny-digits"), timeout=PATIENCE * kills
     )
     assert code == 0, said
     args = arguments(teacher, work / "killed", *more, iterations=steps, recipe="tiny-digits")
@@ -82,11 +81,7 @@ def kill_and_compare(work: Path, kills: int, seed: int, rounds: int = 1) -> dict
         kind = ("checkpoint", "later", "start")[number % 3]
         alive = killer.one_life(kind)
         done += alive
-        print(
-            f"kill {number + 1}/{kills} ({kind}): {killer._lines()} steps on file",
-            file=sys.stderr,
-            flush=True,
-        )
+        print(f"kill {number + 1}/{kills} ({kind}): {killer._lines()} steps on file", file=sys.stderr, flush=True)
         if not alive:
             break
     code, said = run(args, timeout=PATIENCE * kills)
@@ -97,15 +92,12 @@ def kill_and_compare(work: Path, kills: int, seed: int, rounds: int = 1) -> dict
         "inside_a_checkpoint": killer.in_checkpoint,
         "rows_complete": rows == [(r, s) for r in range(1, rounds + 1) for s in range(1, steps + 1)],
         "equal": same(weights(work / "whole"), weights(work / "killed")),
-        "leftovers": len(list((work / "killed").rglob("*.part")))
-        + len(list((work / "killed").rglob("*.old"))),
+        "leftovers": len(list((work / "killed").rglob("*.part"))) + len(list((work / "killed").rglob("*.old"))),
     }
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rounds", type=int, default=1)

@@ -95,9 +95,7 @@ def table(model: type[BaseModel]) -> str:
     for name, field in model.model_fields.items():
         facts = f"{value_of(field)}; default {default_of(field)}".replace("default required", "required")
         text = f"- `{name}` ({facts}): {meaning(field)}"
-        lines += textwrap.wrap(
-            text, 100, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
-        )
+        lines += textwrap.wrap(text, 100, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
     return "\n".join(lines)
 
 

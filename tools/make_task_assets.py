@@ -50,10 +50,7 @@ def make_digits(out: Path, iterations: int = DIGIT_CLASSIFIER_ITERATIONS) -> flo
         held.append(codec.decode(data.held_out))
         held_labels.append(data.held_out_label.numpy())
     model, accuracy = train_classifier(
-        np.concatenate(train),
-        np.concatenate(labels),
-        (np.concatenate(held), np.concatenate(held_labels)),
-        iterations,
+        np.concatenate(train), np.concatenate(labels), (np.concatenate(held), np.concatenate(held_labels)), iterations
     )
     save_file(model.state_dict(), out / "digits-classifier.safetensors")
     return accuracy
@@ -99,11 +96,7 @@ def revive(vqgan: VQGAN, used: Tensor, image: Tensor) -> int:
     return len(dead)
 
 
-def train_vqgan(
-    vqgan: VQGAN,
-    images: np.ndarray,
-    seed: int = 0,
-) -> VQGAN:
+def train_vqgan(vqgan: VQGAN, images: np.ndarray, seed: int = 0) -> VQGAN:
     """Minimise absolute plus squared error and the codebook terms; unused codes are moved as it trains."""
     iterations = VQGAN_ITERATIONS
     torch.manual_seed(seed)
@@ -123,12 +116,7 @@ def train_vqgan(
         used.index_add_(0, codes.flatten(), torch.ones(codes.numel()))
         if step % REPORT_EVERY == 0:
             dead = revive(vqgan, used, image) if step < REVIVE_SHARE * iterations else int((used == 0).sum())
-            row = {
-                "step": step,
-                "error": float(error.detach()),
-                "unused": dead,
-                "seconds": time.monotonic() - start,
-            }
+            row = {"step": step, "error": float(error.detach()), "unused": dead, "seconds": time.monotonic() - start}
             print(row, flush=True)
             used.zero_()
     return vqgan.eval()
@@ -148,10 +136,7 @@ def train_classifier(
     optimizer = torch.optim.AdamW(model.parameters(), 2e-3, weight_decay=0.05)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, iterations)
     generator = torch.Generator().manual_seed(seed)
-    pixels, target = (
-        torch.from_numpy(images.astype(np.float32) / 255),
-        torch.from_numpy(labels.astype(np.int64)),
-    )
+    pixels, target = (torch.from_numpy(images.astype(np.float32) / 255), torch.from_numpy(labels.astype(np.int64)))
     for _ in range(iterations):
         pick = torch.randint(len(pixels), (batch,), generator=generator)
         noisy = pixels[pick] + 0.05 * torch.randn(batch, *pixels.shape[1:], generator=generator)
@@ -174,9 +159,7 @@ def read_idx(path: Path) -> np.ndarray:
         except (OSError, EOFError, zlib.error) as error:
             raise UserError(f"{path} is damaged: {error}.", "Download it again.") from error
     if len(raw) < 4 or raw[:3] != b"\x00\x00\x08":
-        raise UserError(
-            f"{path} is not an IDX file of unsigned bytes.", "Name the folder with the original files."
-        )
+        raise UserError(f"{path} is not an IDX file of unsigned bytes.", "Name the folder with the original files.")
     rank = raw[3]
     shape = tuple(int(n) for n in np.frombuffer(raw, ">u4", rank, 4))
     data = np.frombuffer(raw, np.uint8, offset=4 + 4 * rank)

@@ -57,9 +57,7 @@ def read_durations(text: str) -> dict[str, dict[str, Cost]]:
 
 def slow_functions(costs: dict[str, Cost], limits: Limits) -> set[str]:
     """The functions of one file to mark."""
-    slow = {
-        name for name, cost in costs.items() if cost.slowest > limits.over or cost.together > limits.together
-    }
+    slow = {name for name, cost in costs.items() if cost.slowest > limits.over or cost.together > limits.together}
     quickest = min(costs, key=lambda name: costs[name].together)
     return slow - {quickest} if slow == set(costs) and costs[quickest].together <= limits.most else slow
 

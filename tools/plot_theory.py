@@ -20,9 +20,7 @@ def main() -> None:
     example = Example()
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), constrained_layout=True)
     counts = [2**k for k in range(10)]
-    left.loglog(
-        counts, [example.bound(n) for n in counts], "s--", color="0.6", label="sum of one-step distances"
-    )
+    left.loglog(counts, [example.bound(n) for n in counts], "s--", color="0.6", label="sum of one-step distances")
     left.loglog(counts, [example.error(n) for n in counts], "o-", label="N-step analytical sampling")
     scale = 512 * example.error(512)
     left.loglog(counts[2:], [scale / n for n in counts[2:]], ":", color="k", label="slope −1")
@@ -32,9 +30,7 @@ def main() -> None:
     right.loglog(LATENTS, [r["bound"] for r in results], "s--", color="0.6", label="bound from the losses")
     right.loglog(LATENTS, [r["student"] for r in results], "o-", label="student, one step")
     right.axhline(results[0]["one_step_teacher"], color="C3", label="teacher, one step")
-    right.set(
-        xlabel="latents in the mixture", ylabel="total variation to the 8-step teacher", title="Theorem 2"
-    )
+    right.set(xlabel="latents in the mixture", ylabel="total variation to the 8-step teacher", title="Theorem 2")
     right.set_xticks(LATENTS, [str(count) for count in LATENTS])
     right.minorticks_off()
     right.legend()

@@ -35,15 +35,7 @@ STAND_INS = {
 RECIPES = [
     *TASKS,
     *(f"paper/{name}" for name in TASKS),
-    *(
-        "sdtt-6",
-        "sdtt-6-d",
-        "sdtt-7",
-        "sdtt-7-d",
-        "maskgit-imagenet256",
-        "maskgit-imagenet256-d",
-        "tauldr-cifar10",
-    ),
+    *("sdtt-6", "sdtt-6-d", "sdtt-7", "sdtt-7-d", "maskgit-imagenet256", "maskgit-imagenet256-d", "tauldr-cifar10"),
     *("leader/sdtt-7", "leader/maskgit-imagenet256", "leader/tauldr-cifar10"),
 ]
 
@@ -61,9 +53,7 @@ def di4c(*arguments: object) -> str:
 def digest(arrays: dict[str, np.ndarray]) -> dict[str, str]:
     """A hash of each array's type, shape and bytes."""
     return {
-        name: hashlib.sha256(f"{a.dtype}{a.shape}".encode() + np.ascontiguousarray(a).tobytes()).hexdigest()[
-            :16
-        ]
+        name: hashlib.sha256(f"{a.dtype}{a.shape}".encode() + np.ascontiguousarray(a).tobytes()).hexdigest()[:16]
         for name, a in sorted(arrays.items())
     }
 
@@ -84,18 +74,7 @@ def stand_in(recipe: str, scratch: Path) -> Path | None:
 def trained(recipe: str, scratch: Path) -> dict[str, str]:
     """Tensors of the student after 20 iterations."""
     out = scratch / recipe.replace("/", "-")
-    flags: list[object] = [
-        "--recipe",
-        recipe,
-        "--iterations",
-        20,
-        "--seed",
-        0,
-        "--out",
-        out,
-        "--device",
-        "cpu",
-    ]
+    flags: list[object] = ["--recipe", recipe, "--iterations", 20, "--seed", 0, "--out", out, "--device", "cpu"]
     teacher = stand_in(recipe, scratch)
     if teacher is not None:
         flags += ["--teacher", teacher, *SMALL]
@@ -132,20 +111,12 @@ def everything(only: str) -> dict[str, object]:
         jobs = [(f"distill {recipe}", lambda r=recipe: trained(r, scratch)) for recipe in RECIPES]
         for task in TASKS:
             for model in (task, f"{task}-student"):
-                jobs += [
-                    (f"sample {model} {k}", lambda m=model, k=k: sampled(m, k, scratch))
-                    for k in (1, 2, 4, 20)
-                ]
+                jobs += [(f"sample {model} {k}", lambda m=model, k=k: sampled(m, k, scratch)) for k in (1, 2, 4, 20)]
             jobs.append((f"eval {task}", lambda t=task: evaluated(t, scratch)))
         for task in ("tiny-digits", "tiny-vq"):
             name = f"{task}-student"
             jobs.append((f"sample {name} labels", lambda n=name: sampled(n, 4, scratch, "--label", "all")))
-            jobs.append(
-                (
-                    f"sample {name} confidence",
-                    lambda n=name: sampled(n, 4, scratch, "--sampler", "confidence"),
-                )
-            )
+            jobs.append((f"sample {name} confidence", lambda n=name: sampled(n, 4, scratch, "--sampler", "confidence")))
         for name, job in jobs:
             if only in name:
                 found[name] = job()

@@ -110,13 +110,10 @@ def random_pair(shape: PublishedShape, device: str, steps: int | None, batch: in
     """
     torch.manual_seed(0)
     teacher, student = (
-        build_denoiser(shape.config(kind)).to(device).eval().requires_grad_(False)
-        for kind in ("teacher", "student")
+        build_denoiser(shape.config(kind)).to(device).eval().requires_grad_(False) for kind in ("teacher", "student")
     )
     size = batch or (shape.batch if device != "cpu" else 1)
-    note = (
-        "random weights" if size == shape.batch else f"random weights; batch {size} instead of {shape.batch}"
-    )
+    note = "random weights" if size == shape.batch else f"random weights; batch {size} instead of {shape.batch}"
     # every batch has the same size here, so the whole batch can be one tile
     tile = 1 if size == 1 else 0
     settings = _resolved(teacher, shape.config("student").sampling, steps=steps, tile=tile)

@@ -95,9 +95,7 @@ def _gumbel_max(probs: Tensor, generator: torch.Generator) -> Tensor:
     return (probs / (1e-10 - (noise + 1e-10).log())).argmax(-1)
 
 
-def _ancestral(
-    process: Masked, p0: Tensor, x: Tensor, t: Tensor, s: Tensor, generator: torch.Generator
-) -> Tensor:
+def _ancestral(process: Masked, p0: Tensor, x: Tensor, t: Tensor, s: Tensor, generator: torch.Generator) -> Tensor:
     """One step of MDLM's sampler, which draws the mask as one more symbol."""
     m_t, m_s = (process.mask_share(a).float()[:, None, None] for a in (t, s))
     probs = torch.cat((p0 * (m_t - m_s), m_s.expand(*x.shape, 1)), -1)
@@ -105,13 +103,7 @@ def _ancestral(
 
 
 def _confidence(
-    process: Masked,
-    settings: SamplingPlan,
-    p0: Tensor,
-    x: Tensor,
-    t: Tensor,
-    i: int,
-    generator: torch.Generator,
+    process: Masked, settings: SamplingPlan, p0: Tensor, x: Tensor, t: Tensor, i: int, generator: torch.Generator
 ) -> Tensor:
     """One step of MaskGIT's sampler on all positions."""
     drawn = _gumbel_max(p0, generator)

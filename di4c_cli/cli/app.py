@@ -56,8 +56,7 @@ def options(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
     verbose: Annotated[
-        bool,
-        typer.Option("--verbose", callback=_verbose, help="Show how every tensor of a model was loaded."),
+        bool, typer.Option("--verbose", callback=_verbose, help="Show how every tensor of a model was loaded.")
     ] = False,
 ) -> None:
     """Options of `di4c` itself."""

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 def bench_latency(
     student: Annotated[str | None, typer.Option(help="Student or run folder, Hub id or name.")] = None,
     teacher: Annotated[
-        str | None,
-        typer.Option(help="Teacher; without --student it is compared with itself plus random λ weights."),
+        str | None, typer.Option(help="Teacher; without --student it is compared with itself plus random λ weights.")
     ] = None,
     shape: Annotated[
         list[str] | None,
@@ -30,27 +29,21 @@ def bench_latency(
             "`paper` means the first three."
         ),
     ] = None,
-    steps: Annotated[
-        int | None, typer.Option(help="Sampling steps; default: those of the shape or model.")
-    ] = None,
+    steps: Annotated[int | None, typer.Option(help="Sampling steps; default: those of the shape or model.")] = None,
     batch_size: Annotated[
-        int | None,
-        typer.Option(min=1, help="Samples per batch; default: the paper's, 1 for a shape on a CPU."),
+        int | None, typer.Option(min=1, help="Samples per batch; default: the paper's, 1 for a shape on a CPU.")
     ] = None,
     batches: Annotated[int, typer.Option(min=10, help="Timed batches of each side.")] = 10,
     warmup: Annotated[int, typer.Option(min=1, help="Untimed batches of each side before them.")] = 2,
     compare: Annotated[
-        bool,
-        typer.Option("--compare", help="Also time the network's body alone and a textbook 32-bit sampler."),
+        bool, typer.Option("--compare", help="Also time the network's body alone and a textbook 32-bit sampler.")
     ] = False,
     tile: Annotated[
         int | None,
         typer.Option(min=0, help="Samples per network call; 0 means the whole batch, the default of shapes."),
     ] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; default: torch's choice.")] = None,
-    device: Annotated[
-        str | None, typer.Option(help="cpu, cuda or mps; default: cuda if there is one.")
-    ] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda or mps; default: cuda if there is one.")] = None,
     out: Annotated[Path, typer.Option(help="Where to write the plot, a .png file.")] = Path("latency.png"),
 ) -> None:
     """Time sampling with teacher and student in turn. The last line of the output is one JSON object."""
@@ -85,21 +78,14 @@ def bench_latency(
 
 
 def _pairs(
-    student: str | None,
-    teacher: str | None,
-    shapes: list[str],
-    device: str,
-    steps: int | None,
-    batch: int | None,
+    student: str | None, teacher: str | None, shapes: list[str], device: str, steps: int | None, batch: int | None
 ) -> list[Callable[[], ModelPair]]:
     """One function per pair, called when its turn comes: two large pairs need not fit into memory together."""
     from di4c_cli.bench.pairs import PAPER_SHAPES, published_shape, random_pair, real_pair
 
     names = [name for word in shapes for name in word.split(",")]
     if names and (student or teacher):
-        raise UserError(
-            "A shape and a model exclude each other.", "Use either --shape, or --student and --teacher."
-        )
+        raise UserError("A shape and a model exclude each other.", "Use either --shape, or --student and --teacher.")
     if names:
         chosen = [published_shape(name) for name in (PAPER_SHAPES if "paper" in names else names)]
         return [partial(random_pair, shape, device, steps, batch) for shape in chosen]
@@ -123,9 +109,7 @@ def _show(results: list[dict[str, Any]]) -> None:
 
     paper, figures = [], []
     for r in results:
-        seconds = [
-            f"{r['sides'][k]['mean']:.4f} ± {r['sides'][k]['std']:.4f}" for k in ("teacher", "student")
-        ]
+        seconds = [f"{r['sides'][k]['mean']:.4f} ± {r['sides'][k]['std']:.4f}" for k in ("teacher", "student")]
         paper.append([r["experiment"], str(r["settings"]["steps"]), *seconds])
         for name, side in r["sides"].items():
             times = [f"{side[key]:.4f}" for key in ("p50", "p95")]

@@ -57,9 +57,7 @@ def machine_fault(error: OSError) -> Failure:
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return Failure(f"{what} cannot be accessed ({error.strerror}).", "Choose another folder or file.")
     if error.errno == errno.ENOENT:
-        return Failure(
-            f"{what} does not exist.", "Check the path; if it was deleted, put it back and run again."
-        )
+        return Failure(f"{what} does not exist.", "Check the path; if it was deleted, put it back and run again.")
     where = f" ({error.filename})" if error.filename else ""
     return Failure(f"{error.strerror or error}{where}.", "Choose another folder or file.")
 

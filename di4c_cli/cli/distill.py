@@ -27,20 +27,12 @@ def distill(
     teacher: Annotated[
         str | None, typer.Option("--teacher", "-t", help="Name, Hub id, folder or file; see `di4c teachers`.")
     ] = None,
-    recipe: Annotated[
-        str | None, typer.Option("--recipe", "-r", help="Name or YAML file; see `di4c recipes`.")
-    ] = None,
-    method: Annotated[
-        str | None, typer.Option(help="Training method: `di4c` (the paper's) or `variational`.")
-    ] = None,
+    recipe: Annotated[str | None, typer.Option("--recipe", "-r", help="Name or YAML file; see `di4c recipes`.")] = None,
+    method: Annotated[str | None, typer.Option(help="Training method: `di4c` (the paper's) or `variational`.")] = None,
     rounds: Annotated[int | None, typer.Option(help="Rounds; each student teaches the next.")] = None,
     iterations: Annotated[int | None, typer.Option(help="Training steps a round.")] = None,
-    data: Annotated[
-        str | None, typer.Option(help="Path, Hub dataset id, `embedded` or `teacher` (no data).")
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Run folder; default: runs/<teacher>-<recipe>-s<seed>.")
-    ] = None,
+    data: Annotated[str | None, typer.Option(help="Path, Hub dataset id, `embedded` or `teacher` (no data).")] = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder; default: runs/<teacher>-<recipe>-s<seed>.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of all draws.")] = None,
     batch: Annotated[int | None, typer.Option(help="Samples per step over all processes.")] = None,
     micro_batch: Annotated[int | None, typer.Option(help="Samples per process and backward pass.")] = None,
@@ -49,17 +41,12 @@ def distill(
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="Any recipe value: --set method.alpha.kind=sigmoid")
     ] = None,
-    device: Annotated[
-        str | None, typer.Option(help="cpu, cuda or mps; default: cuda if there is one.")
-    ] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda or mps; default: cuda if there is one.")] = None,
     processes: Annotated[int | None, typer.Option(min=1, help="Local processes to train with.")] = None,
     accelerate_config: Annotated[
-        str | None,
-        typer.Option("--accelerate-config", help="ddp, fsdp2, deepspeed-zero2 or a YAML file."),
+        str | None, typer.Option("--accelerate-config", help="ddp, fsdp2, deepspeed-zero2 or a YAML file.")
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what the run would do; change nothing.")
-    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what the run would do; change nothing.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Move an existing run folder aside.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
 ) -> None:
@@ -114,11 +101,7 @@ def _launch(config: str | None, processes: int | None, device: str | None) -> in
 
 
 def resolve(
-    teacher: str | None,
-    recipe: str | None,
-    flags: dict[str, Any],
-    settings: list[str],
-    method: str | None = None,
+    teacher: str | None, recipe: str | None, flags: dict[str, Any], settings: list[str], method: str | None = None
 ) -> tuple[Recipe, str]:
     """Recipe file, flags and `--set` together, and the recipe's short name; `--set` overrides the rest."""
     asked = recipe or recipe_for(teacher or embedded.DEFAULT)
@@ -163,12 +146,7 @@ def _run(recipe: Recipe, out: Path, device: str | None, force: bool, as_json: bo
     else:
         skipped = f", {figures['skipped']} skipped" if figures["skipped"] else ""
         say(f"{figures['steps']} steps in {duration(figures['seconds'])}{skipped}. Means of the last tenth:")
-        say(
-            "  "
-            + ", ".join(
-                f"{name} {figures[name]:.4g}" for name in recipe.method.live_metrics if name in figures
-            )
-        )
+        say("  " + ", ".join(f"{name} {figures[name]:.4g}" for name in recipe.method.live_metrics if name in figures))
         say(f"Student: {folder.student}")
         say(f"Curves:  {folder.curves}")
     say("Next:")
@@ -205,9 +183,7 @@ def preview_lines(found: Preview) -> list[str]:
     if found.parameters:
         lines.append("weights    " + ", ".join(f"{name} {size:,}" for name, size in found.parameters.items()))
     if found.memory:
-        parts = ", ".join(
-            f"{name.replace('_', ' ')} {size / 2**20:,.0f}" for name, size in found.memory.items()
-        )
+        parts = ", ".join(f"{name.replace('_', ' ')} {size / 2**20:,.0f}" for name, size in found.memory.items())
         lines.append(f"memory     {parts} MB per process (estimate)")
     if found.seconds_per_step is not None and found.total_seconds is not None:
         total = duration(found.total_seconds)

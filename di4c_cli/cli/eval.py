@@ -19,12 +19,8 @@ if TYPE_CHECKING:
 def eval(
     context: typer.Context,
     student: Annotated[str | None, typer.Option(help="Student or run folder, Hub id or name.")] = None,
-    teacher: Annotated[
-        str | None, typer.Option(help="Teacher; default: the one the student came from.")
-    ] = None,
-    model: Annotated[
-        list[str] | None, typer.Option(help="Further rows as ROW=REF, e.g. di4c-d=runs/b.")
-    ] = None,
+    teacher: Annotated[str | None, typer.Option(help="Teacher; default: the one the student came from.")] = None,
+    model: Annotated[list[str] | None, typer.Option(help="Further rows as ROW=REF, e.g. di4c-d=runs/b.")] = None,
     protocol: Annotated[
         str | None, typer.Option(help="A table or figure of the paper, or tiny-*; `list` shows them.")
     ] = None,
@@ -39,18 +35,12 @@ def eval(
     judge: Annotated[str | None, typer.Option(help="Causal judge: Hub id, folder or .gguf file.")] = None,
     features: Annotated[Path | None, typer.Option(help="TorchScript feature network (Inception).")] = None,
     feature_input: Annotated[str, typer.Option(help="Input of that network: bytes or tf299.")] = "bytes",
-    reference: Annotated[
-        Path | None, typer.Option(help="Real images, their .npz statistics, or texts.")
-    ] = None,
-    prompts: Annotated[
-        Path | None, typer.Option(help="Prompts to continue, one per line, or ids (.npy).")
-    ] = None,
+    reference: Annotated[Path | None, typer.Option(help="Real images, their .npz statistics, or texts.")] = None,
+    prompts: Annotated[Path | None, typer.Option(help="Prompts to continue, one per line, or ids (.npy).")] = None,
     samples: Annotated[Path | None, typer.Option(help="Measure samples from a file, not a model.")] = None,
     json: Annotated[bool, typer.Option("--json", help="The result as one JSON object on stdout.")] = False,
     out: Annotated[Path | None, typer.Option(help="Folder for results.json, the plot and the page.")] = None,
-    device: Annotated[
-        str | None, typer.Option(help="cpu, cuda or mps; default: cuda if there is one.")
-    ] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda or mps; default: cuda if there is one.")] = None,
 ) -> None:
     """Measure quality against steps; writes a table, results.json, a plot and one HTML page."""
 

@@ -24,18 +24,11 @@ def pretrain(
     guarded(lambda: _pretrain(recipe, out, iterations, seed))
 
 
-def _pretrain(
-    name: str,
-    out: Path | None,
-    iterations: int | None,
-    seed: int | None,
-) -> None:
+def _pretrain(name: str, out: Path | None, iterations: int | None, seed: int | None) -> None:
     if recipe_file.kind_of(name) != "pretrain":
         raise UserError(f"'{name}' is not a pretraining recipe.", "Use `di4c distill` for it.")
     overrides = {"training.iterations": iterations, "seed": seed}
-    config = recipe_file.read_pretrain(
-        name, {key: value for key, value in overrides.items() if value is not None}
-    )
+    config = recipe_file.read_pretrain(name, {key: value for key, value in overrides.items() if value is not None})
     folder = out or Path("pretrained") / config.task
     if folder.exists() and any(folder.iterdir()):
         raise UserError(f"{folder} is not empty.", "Name another folder with --out.")
@@ -45,13 +38,10 @@ def _pretrain(
     def report(row: dict[str, Any]) -> None:
         say(
             "  ".join(
-                f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}"
-                for key, value in row.items()
+                f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in row.items()
             )
         )
 
     history = train_teacher(config, folder, report)
-    say(
-        f"{folder / 'teacher'}: held-out loss {history.best:.4f} nats per unknown position (step {history.best_step})."
-    )
+    say(f"{folder / 'teacher'}: held-out loss {history.best:.4f} nats per unknown position (step {history.best_step}).")
     say("Next: " + command_line("di4c", "sample", "--teacher", folder / "teacher", "--steps", 16))

@@ -12,12 +12,9 @@ from di4c_cli.cli.console import guarded
 
 def report(
     run: Annotated[
-        Path | None,
-        typer.Argument(help="A run, an evaluation folder or a results.json; default: the newest here."),
+        Path | None, typer.Argument(help="A run, an evaluation folder or a results.json; default: the newest here.")
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="The HTML file; default: report.html beside the results.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The HTML file; default: report.html beside the results.")] = None,
 ) -> None:
     """Write one HTML page: figures, samples, latency, training curves, recipe, provenance and the results as JSON."""
     guarded(lambda: _report(run, out))

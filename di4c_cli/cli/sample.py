@@ -32,9 +32,7 @@ def sample(
     steps: Annotated[int | None, typer.Option(help="Sampling steps; default: the model's.")] = None,
     n: Annotated[int | None, typer.Option("-n", help="Samples; default: 16 images or 1 text.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed; sample i of a seed is always the same.")] = 0,
-    label: Annotated[
-        str | None, typer.Option(help="Class: 3, or 0,1,2 in turn, or `all` in turn, or `none`.")
-    ] = None,
+    label: Annotated[str | None, typer.Option(help="Class: 3, or 0,1,2 in turn, or `all` in turn, or `none`.")] = None,
     out: Annotated[
         Path | None, typer.Option(help="File (.png, .txt) or, for shards, a folder; default: samples.png.")
     ] = None,
@@ -48,19 +46,13 @@ def sample(
     temperature: Annotated[
         float | None, typer.Option(help="Below 1: likelier, less varied samples; default: 1.")
     ] = None,
-    top_p: Annotated[
-        float | None, typer.Option(help="Nucleus sampling; default: 1, which means off.")
-    ] = None,
+    top_p: Annotated[float | None, typer.Option(help="Nucleus sampling; default: 1, which means off.")] = None,
     sample_dtype: Annotated[
         str, typer.Option(help="float64 is exact; float32 reproduces published draws.")
     ] = "float64",
-    last: Annotated[
-        str | None, typer.Option(help="Last step: sample or argmax; default: the model's.")
-    ] = None,
+    last: Annotated[str | None, typer.Option(help="Last step: sample or argmax; default: the model's.")] = None,
     hybrid: Annotated[int | None, typer.Option(help="The teacher makes the last K steps.")] = None,
-    corrector: Annotated[
-        int | None, typer.Option(help="Corrector steps before each of the last two steps.")
-    ] = None,
+    corrector: Annotated[int | None, typer.Option(help="Corrector steps before each of the last two steps.")] = None,
     corrector_step: Annotated[
         float | None, typer.Option(help="Size of a corrector step in time; default: 1e-4.")
     ] = None,
@@ -72,13 +64,9 @@ def sample(
     ] = None,
     show_steps: Annotated[
         bool,
-        typer.Option(
-            "--show-steps", help="Show text as it is sampled; for images write a GIF and a strip of frames."
-        ),
+        typer.Option("--show-steps", help="Show text as it is sampled; for images write a GIF and a strip of frames."),
     ] = False,
-    device: Annotated[
-        str | None, typer.Option(help="cpu, cuda or mps; default: cuda if there is one.")
-    ] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda or mps; default: cuda if there is one.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
 ) -> None:
     """Draw samples. The default model is the newest run in runs/, or else the embedded tiny-digits student."""
@@ -98,9 +86,7 @@ def sample(
     def command() -> None:
         from di4c_cli.generate.request import SampleRequest
 
-        asked = SampleRequest(
-            student, teacher, steps, n, seed, label, prompt, prompt_file, infill, device, options
-        )
+        asked = SampleRequest(student, teacher, steps, n, seed, label, prompt, prompt_file, infill, device, options)
         _sample(asked, out, batch_size, show_steps, json)
 
     guarded(command)
@@ -113,9 +99,7 @@ def _sample(request: SampleRequest, out: Path | None, batch_size: int | None, sh
     text = prepared.model.codec.kind in ("text", "none")
     sharded = prepared.n >= MIN_SHARDED_SAMPLES or (out is not None and not out.suffix)
     if out is not None and not sharded and out.suffix != SUFFIXES["text" if text else "image"]:
-        raise UserError(
-            f"{out.name} is not a {SUFFIXES['text' if text else 'image']} file.", "Choose another --out."
-        )
+        raise UserError(f"{out.name} is not a {SUFFIXES['text' if text else 'image']} file.", "Choose another --out.")
     if sharded and show:
         raise UserError(
             "--show-steps is for a few samples.", f"Use -n below {MIN_SHARDED_SAMPLES} and a file as --out."

@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 
 def sweep(
     recipe: Annotated[str, typer.Argument(help="A sweep from `di4c recipes`, e.g. ablations/alpha.")],
-    base: Annotated[
-        str | None, typer.Option(help="Recipe that the rows modify; default: the sweep's own.")
-    ] = None,
+    base: Annotated[str | None, typer.Option(help="Recipe that the rows modify; default: the sweep's own.")] = None,
     teacher: Annotated[
         str | None, typer.Option("--teacher", "-t", help="Teacher of all rows; default: the recipe's.")
     ] = None,
@@ -28,15 +26,9 @@ def sweep(
     iterations: Annotated[int | None, typer.Option(help="Training steps of every row.")] = None,
     samples: Annotated[int | None, typer.Option(min=2, help="Samples per figure.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of training and sampling.")] = 0,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder of the runs; default: runs/sweep-<name>-s<seed>.")
-    ] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="Any recipe value, for all rows.")
-    ] = None,
-    device: Annotated[
-        str | None, typer.Option(help="cpu, cuda or mps; default: cuda if there is one.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the runs; default: runs/sweep-<name>-s<seed>.")] = None,
+    settings: Annotated[list[str] | None, typer.Option("--set", help="Any recipe value, for all rows.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda or mps; default: cuda if there is one.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as one JSON object.")] = False,
 ) -> None:
     """Train every row of an ablation and print the paper's table; run it again to resume."""

@@ -17,9 +17,7 @@ from di4c_cli.limits import CHECK_CONFIG
 __all__ = ["Codec", "build", "locate"]
 
 
-def build(
-    config: dict[str, Any], folder: Path | None = None, tensors: dict[str, Tensor] | None = None
-) -> Codec:
+def build(config: dict[str, Any], folder: Path | None = None, tensors: dict[str, Tensor] | None = None) -> Codec:
     """The codec of a config.json entry; its file is in `folder` or among the embedded assets.
 
     `tensors` are a decoder's weights that are already in memory.

@@ -9,9 +9,7 @@ import numpy as np
 from PIL import Image
 
 
-def image_grid(
-    images: np.ndarray, columns: int | None = None, scale: int | None = None, gap: int = 1
-) -> Image.Image:
+def image_grid(images: np.ndarray, columns: int | None = None, scale: int | None = None, gap: int = 1) -> Image.Image:
     """uint8 `(n, H, W)` or `(n, H, W, 3)` as one picture, enlarged without smoothing."""
     if images.ndim == 3:
         images = np.repeat(images[..., None], 3, axis=-1)

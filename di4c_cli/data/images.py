@@ -162,10 +162,7 @@ class VqItems(ImageFiles):
 
     def rows(self, index: list[int], mirror: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         flips = [False] * len(index) if mirror is None or not self.mirrored else mirror.tolist()
-        codes = [
-            self._shard(item // VQ_SHARD, flip)[item % VQ_SHARD]
-            for item, flip in zip(index, flips, strict=True)
-        ]
+        codes = [self._shard(item // VQ_SHARD, flip)[item % VQ_SHARD] for item, flip in zip(index, flips, strict=True)]
         return torch.from_numpy(np.stack(codes).astype(np.int64)), self.labels_of(index)
 
     @property

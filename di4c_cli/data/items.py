@@ -37,11 +37,7 @@ class TensorItems:
     """Samples in memory, of any integer type; images of `shape` (C, H, W) can be mirrored."""
 
     def __init__(
-        self,
-        x: Tensor,
-        label: Tensor | None = None,
-        shape: tuple[int, ...] | None = None,
-        where: str = "the data",
+        self, x: Tensor, label: Tensor | None = None, shape: tuple[int, ...] | None = None, where: str = "the data"
     ) -> None:
         self.x, self.label, self.shape, self.where = x, label, shape, where
         self.length = int(x.shape[1])

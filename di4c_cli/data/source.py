@@ -90,9 +90,7 @@ def embedded_items(name: str, model: Model) -> Items:
     """The training part of a toy task; without a name, of the task whose samples the model makes."""
     task = get_task(name) if name else task_of(model)
     if task is None:
-        raise UserError(
-            f"'{model.name}' belongs to no toy task, so there is no embedded data for it.", NAME_DATA
-        )
+        raise UserError(f"'{model.name}' belongs to no toy task, so there is no embedded data for it.", NAME_DATA)
     data = task.data
     return TensorItems(data.train, data.train_label, pixel_shape(model), f"embedded {task.name}")
 

@@ -126,9 +126,7 @@ class SyntheticMixture:
     much better than without, and the student learns that for both.
     """
 
-    def __init__(
-        self, inner: Source, teacher: Model, share: float, count: int, steps: int, seed: int
-    ) -> None:
+    def __init__(self, inner: Source, teacher: Model, share: float, count: int, steps: int, seed: int) -> None:
         self.inner, self.share, self.seed, self.length = inner, share, seed, inner.length
         (draws,) = sample_seeds(f"{seed}:pool", [0])
         labels = teacher.denoiser.labels

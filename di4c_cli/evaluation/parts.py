@@ -41,9 +41,7 @@ class ScoreParts:
     def _path(self, first: int, count: int) -> Path:
         return self.folder / f"{first:08d}-{first + count:08d}.npz"
 
-    def fill(
-        self, compute: Callable[[int, int], Scores], advance: Callable[[int], None] = lambda n: None
-    ) -> int:
+    def fill(self, compute: Callable[[int, int], Scores], advance: Callable[[int], None] = lambda n: None) -> int:
         """Compute the missing parts and return the number of samples computed."""
         fresh = 0
         for first, count in self.ranges():

@@ -34,9 +34,7 @@ def prepare(config: EvaluationConfig, say: Callable[[str], None] = lambda text: 
     models = load_models(student, teacher, config.others, config.options.device, say)
     model, task = models[-1].model, task_of(models[-1].model)
     if any(task_of(other.model) is not task for other in models):
-        raise UserError(
-            "Teacher and student do not make the same kind of samples.", "Use the student's own teacher."
-        )
+        raise UserError("Teacher and student do not make the same kind of samples.", "Use the student's own teacher.")
     protocol = fit_prompts(_protocol(config, models, task), model)
     n = _sample_count(config, protocol)
     out = config.out or default_out(models[-1].ref)
@@ -62,9 +60,7 @@ def _model_names(config: EvaluationConfig) -> tuple[str | None, str | None]:
     name, named = config.protocol, config.student or config.teacher or config.others
     if name == STEPS_SAVED:
         if config.student is None:
-            raise UserError(
-                f"{STEPS_SAVED} needs a student; --teacher and --model are not enough.", "Name --student."
-            )
+            raise UserError(f"{STEPS_SAVED} needs a student; --teacher and --model are not enough.", "Name --student.")
         task = None if config.teacher else task_of(load(config.student))
         return config.student, config.teacher or (task.name if task else None)
     if name is not None and not named:
@@ -74,31 +70,23 @@ def _model_names(config: EvaluationConfig) -> tuple[str | None, str | None]:
     return config.student, config.teacher
 
 
-def _protocol(
-    config: EvaluationConfig, models: list[EvaluatedModel], task: ToyTask | None
-) -> EvaluationProtocol:
+def _protocol(config: EvaluationConfig, models: list[EvaluatedModel], task: ToyTask | None) -> EvaluationProtocol:
     """The named protocol, else models against steps."""
     if config.protocol is None:
         protocol = _steps_protocol(config, models, task)
     else:
         free_steps = config.protocol == STEPS_SAVED
         if config.temperatures or (config.steps and not free_steps):
-            raise UserError(
-                "A protocol fixes its own steps and temperatures.", "Leave --steps and --temperatures out."
-            )
+            raise UserError("A protocol fixes its own steps and temperatures.", "Leave --steps and --temperatures out.")
         protocol = get_protocol(config.protocol, task, config.steps)
         unknown = [row for row in config.others if row not in protocol.rows]
         if unknown or not runnable(protocol, models):
             named = f"--model {unknown[0]}" if unknown else "these models"
-            raise UserError(
-                f"{protocol.name} has no row for {named}.", f"Its rows: {', '.join(protocol.rows)}."
-            )
+            raise UserError(f"{protocol.name} has no row for {named}.", f"Its rows: {', '.join(protocol.rows)}.")
     return replace(protocol, repeats=config.repeats or protocol.repeats)
 
 
-def _steps_protocol(
-    config: EvaluationConfig, models: list[EvaluatedModel], task: ToyTask | None
-) -> EvaluationProtocol:
+def _steps_protocol(config: EvaluationConfig, models: list[EvaluatedModel], task: ToyTask | None) -> EvaluationProtocol:
     """Models against steps; the name is the task's, so that results of one task can be compared."""
     n, steps = default_sizes(models[-1].ref, task)
     names = " against ".join(one.model.name for one in reversed(models))
@@ -137,9 +125,7 @@ def _sample_count(config: EvaluationConfig, protocol: EvaluationProtocol) -> int
     return n - n % times
 
 
-def _scorer_names(
-    config: EvaluationConfig, protocol: EvaluationProtocol, context: ScorerContext
-) -> tuple[str, ...]:
+def _scorer_names(config: EvaluationConfig, protocol: EvaluationProtocol, context: ScorerContext) -> tuple[str, ...]:
     """The config's scorers, else the protocol's, else the one that fits the model."""
     chosen = config.scorers if config.scorers is not None else protocol.scorers
     if chosen is None:
@@ -153,9 +139,7 @@ def _fitting_scorer(context: ScorerContext) -> str:
     if isinstance(codec, Text):
         return "ngram" if context.task and context.options.judge is None else "judge"
     if context.options.judge is not None:
-        raise UserError(
-            "A judge reads text, but this model makes images.", "Use --features instead of --judge."
-        )
+        raise UserError("A judge reads text, but this model makes images.", "Use --features instead of --judge.")
     return "exact" if codec.kind == "none" else "features"
 
 

@@ -80,12 +80,7 @@ class EvaluationProtocol:
 
 
 def steps_protocol(
-    name: str,
-    title: str,
-    rows: Sequence[str],
-    steps: Sequence[int],
-    n: int,
-    temperatures: Sequence[float] = (),
+    name: str, title: str, rows: Sequence[str], steps: Sequence[int], n: int, temperatures: Sequence[float] = ()
 ) -> EvaluationProtocol:
     """Models against step counts, each at every temperature: `di4c eval` without a protocol."""
     heats: list[float | None] = [*temperatures] or [None]

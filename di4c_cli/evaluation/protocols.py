@@ -138,9 +138,7 @@ def protocol_names() -> list[str]:
     return [*PROTOCOLS, STEPS_SAVED]
 
 
-def get_protocol(
-    name: str, task: ToyTask | None = None, steps: Sequence[int] | None = None
-) -> EvaluationProtocol:
+def get_protocol(name: str, task: ToyTask | None = None, steps: Sequence[int] | None = None) -> EvaluationProtocol:
     """A protocol by name; `task` and `steps` are those of `tiny-speedup`."""
     if name == STEPS_SAVED:
         if task is None:

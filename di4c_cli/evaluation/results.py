@@ -70,9 +70,7 @@ class Cell(ResultSection):
     n: int
     seed: int
     repeats: int = Field(default=1, description="with the seeds `seed`, `seed + 1`, …; n samples each")
-    settings: dict[str, Any] = Field(
-        default_factory=dict, description="sampler, dtype, temperature, guidance, …"
-    )
+    settings: dict[str, Any] = Field(default_factory=dict, description="sampler, dtype, temperature, guidance, …")
     labels: str = ""
     seconds: float = Field(description="wall time of sampling and scoring")
     figures: dict[str, Figure] = Field(default_factory=dict)
@@ -112,9 +110,7 @@ class Results(ResultSection):
     di4c_results: int = RESULTS_SCHEMA
     protocol: str
     title: str
-    task: str = Field(
-        default="", validation_alias=AliasChoices("task", "world"), description="toy task, if any"
-    )
+    task: str = Field(default="", validation_alias=AliasChoices("task", "world"), description="toy task, if any")
     created: str
     seconds: float
     device: str
@@ -162,7 +158,5 @@ def load(path: Path) -> Results:
             f"{source} is not a di4c result: {where}: {first['msg']}.", "Name a file that `di4c eval` wrote."
         ) from error
     if results.di4c_results > RESULTS_SCHEMA:
-        raise UserError(
-            f"{source} was written by a newer di4c (schema {results.di4c_results}).", "Upgrade di4c."
-        )
+        raise UserError(f"{source} was written by a newer di4c (schema {results.di4c_results}).", "Upgrade di4c.")
     return results

@@ -96,10 +96,7 @@ class Evaluation:
     def _best(self, cell: CellSpec, folder: Path, advance: Callable[[int], None]) -> Cell:
         """One cell with all its repeats; of several tries the best by the main figure."""
         seeds = range(self.seed, self.seed + self.protocol.repeats)
-        tried = [
-            merge_repeats([self._measure(one, seed, folder, advance) for seed in seeds])
-            for one in cell.tries()
-        ]
+        tried = [merge_repeats([self._measure(one, seed, folder, advance) for seed in seeds]) for one in cell.tries()]
         if len(tried) == 1:
             return tried[0]
         main = self.scorers[0].main
@@ -186,13 +183,7 @@ def runnable(protocol: EvaluationProtocol, models: Sequence[EvaluatedModel]) -> 
 
 
 def new_results(
-    protocol: str,
-    title: str,
-    start: float,
-    device: str,
-    cells: list[Cell],
-    instruments: list[Instrument],
-    main: str,
+    protocol: str, title: str, start: float, device: str, cells: list[Cell], instruments: list[Instrument], main: str
 ) -> Results:
     """A result with the time since `start`, the versions and the threads filled in."""
     return Results(
@@ -210,9 +201,7 @@ def new_results(
     )
 
 
-def _notes(
-    protocol: EvaluationProtocol, instruments: Sequence[Instrument], n: int, task: ToyTask | None
-) -> list[str]:
+def _notes(protocol: EvaluationProtocol, instruments: Sequence[Instrument], n: int, task: ToyTask | None) -> list[str]:
     """Conditions of the figures."""
     out = []
     if n < protocol.n:
@@ -224,9 +213,7 @@ def _notes(
             real, count = instrument.detail["real_frechet"], instrument.detail["real_n"]
             out.append(f"{count} real training images score a Fréchet distance of {real:.4g}.")
         if "held_out_bits_per_char" in instrument.detail:
-            out.append(
-                f"Real held-out text has {instrument.detail['held_out_bits_per_char']:.4g} bits a character."
-            )
+            out.append(f"Real held-out text has {instrument.detail['held_out_bits_per_char']:.4g} bits a character.")
         if instrument.kind == "features" and instrument.reference_n < n:
             out.append(
                 f"The reference ({instrument.reference}) has {instrument.reference_n} images, fewer than"

@@ -34,9 +34,7 @@ def read_texts(path: Path) -> list[str]:
             try:
                 line = str(json.loads(line)["text"])
             except (ValueError, KeyError, TypeError) as error:
-                raise UserError(
-                    f"{path}, line {number}: no JSON object with a text.", "Fix the line."
-                ) from error
+                raise UserError(f"{path}, line {number}: no JSON object with a text.", "Fix the line.") from error
         out.append(line)
     if not out:
         raise UserError(f"{path} holds no samples.", "Write one text per line.")
@@ -76,8 +74,7 @@ def _array(path: Path) -> Iterator[np.ndarray]:
     if images.dtype != np.uint8 or images.ndim not in (3, 4) or (images.ndim == 4 and images.shape[-1] != 3):
         shape = "×".join(map(str, images.shape))
         raise UserError(
-            f"{path} holds {images.dtype} of {shape}, not uint8 images (n, H, W) or (n, H, W, 3).",
-            "Convert it.",
+            f"{path} holds {images.dtype} of {shape}, not uint8 images (n, H, W) or (n, H, W, 3).", "Convert it."
         )
     for start in range(0, len(images), IMAGES_PER_BATCH):
         yield np.ascontiguousarray(images[start : start + IMAGES_PER_BATCH])
@@ -85,9 +82,7 @@ def _array(path: Path) -> Iterator[np.ndarray]:
 
 def files_of(path: Path) -> list[Path]:
     """The files that `image_batches` reads, in its order."""
-    return (
-        sorted(p for p in path.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES) if path.is_dir() else [path]
-    )
+    return sorted(p for p in path.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES) if path.is_dir() else [path]
 
 
 def _folder(path: Path) -> Iterator[np.ndarray]:

@@ -83,12 +83,7 @@ class CellSampling:
             raise UserError("A hybrid cell needs the teacher.", "Name it with --teacher.")
         labelled = labels_of(self.model, self.labels, 0, 1) is not None
         self.plan = SamplingPlan.resolve(
-            self.model.denoiser,
-            self.model.config.sampling,
-            labelled,
-            self.length,
-            steps=cell.steps,
-            **self.options,
+            self.model.denoiser, self.model.config.sampling, labelled, self.length, steps=cell.steps, **self.options
         )
         if self.plan.hybrid:  # by the cell's options or because the student hands off to its teacher
             self.teacher = teacher or EvaluatedModel("teacher", self.model.teacher)
@@ -148,9 +143,7 @@ def fit_prompts(protocol: EvaluationProtocol, model: Model) -> EvaluationProtoco
         return protocol
     given = prompts.given * length // prompts.length
     note = f"Of this model's {length} tokens {given} are given, not {prompts.given} of {prompts.length}."
-    return replace(
-        protocol, prompts=replace(prompts, given=given, length=length), notes=(*protocol.notes, note)
-    )
+    return replace(protocol, prompts=replace(prompts, given=given, length=length), notes=(*protocol.notes, note))
 
 
 def load_prompts(
@@ -180,9 +173,7 @@ def _ids(protocol: EvaluationProtocol, codec: Text, task: ToyTask | None, file: 
     if file is None and task is not None:
         return task.data.held_out[:MAX_TASK_PROMPTS, :count]
     if file is None and protocol.scorers != ():
-        raise UserError(
-            f"{protocol.name} continues prompts.", "Name them with --prompts FILE.txt, one per line."
-        )
+        raise UserError(f"{protocol.name} continues prompts.", "Name them with --prompts FILE.txt, one per line.")
     texts = [ABSTRACT] if file is None else read_texts(file)
     encoded = [codec.encode(text)[:count] for text in texts]
     long = [ids for ids in encoded if len(ids) == count]

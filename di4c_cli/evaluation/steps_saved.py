@@ -46,8 +46,7 @@ def _is_positive_loss(results: Results, name: str) -> bool:
 
 def _entry(results: Results, k: int, teacher: Curve, student: Curve) -> StepsSaved:
     reached = [
-        steps_for([(steps, values[i]) for steps, values in teacher.items()], own)
-        for i, own in enumerate(student[k])
+        steps_for([(steps, values[i]) for steps, values in teacher.items()], own) for i, own in enumerate(student[k])
     ]
     theirs, mine = (curve(results, row, results.diversity) for row in ("teacher", "student"))
     far, near = (curve(results, row, MEMORISATION) for row in ("teacher", "student"))
@@ -100,9 +99,7 @@ def mean_share(values: Sequence[float]) -> Figure:
 def _figure(found: Interval, values: Sequence[float], better: str, scale: Callable[[float], float]) -> Figure:
     low, high = (None if end is None else scale(end) for end in (found.low, found.high))
     value = scale(found.value) if len(values) > 1 else values[0]
-    return Figure(
-        value=value, low=low, high=high, interval=found.interval, better=better, repeats=list(values)
-    )
+    return Figure(value=value, low=low, high=high, interval=found.interval, better=better, repeats=list(values))
 
 
 def _diversity(student: Sequence[float], teacher: Sequence[float]) -> Figure:

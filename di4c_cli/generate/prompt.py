@@ -76,9 +76,7 @@ def _numbers(text: str, symbols: int) -> list[int]:
     ids = []
     for word in text.split():
         if not word.isdecimal() or int(word) >= symbols:
-            raise UserError(
-                f"'{word[:20]}' is not a symbol of this model.", f"Use 0 to {symbols - 1} or [MASK]."
-            )
+            raise UserError(f"'{word[:20]}' is not a symbol of this model.", f"Use 0 to {symbols - 1} or [MASK].")
         ids.append(int(word))
     return ids
 

@@ -118,6 +118,4 @@ def _claim(folder: Path, manifest: dict[str, Any]) -> None:
     now = json.loads(json.dumps(manifest["identity"] | {"shard": manifest["shard"]}))
     changed = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
     if changed:
-        raise UserError(
-            f"{folder} holds other samples ({', '.join(changed)} differ).", "Choose another --out."
-        )
+        raise UserError(f"{folder} holds other samples ({', '.join(changed)} differ).", "Choose another --out.")

@@ -28,8 +28,7 @@ class LatentConfig(BaseModel):
         None, description="what the network sees of λ; none: raw if λ has several numbers, else sinusoid"
     )
     prior: Literal["standard", "learned"] = Field(
-        "standard",
-        description="`standard`: λ is the noise; `learned`: a small network maps the noise to λ, given x_t",
+        "standard", description="`standard`: λ is the noise; `learned`: a small network maps the noise to λ, given x_t"
     )
     prior_width: int = Field(256, ge=1, le=4096, description="hidden width of the learned prior")
 

@@ -164,9 +164,7 @@ class ConditionedTransformer(nn.Module):
             self.latent_local = LatentLocal(width, length, self.latent)
         if self.latent.prior == "learned":
             places = length if self.latent.inject == "local" else 1
-            self.latent_prior = LearnedPrior(
-                self.latent.prior_width, self.latent.dim, places, states, length, labels
-            )
+            self.latent_prior = LearnedPrior(self.latent.prior_width, self.latent.dim, places, states, length, labels)
 
     @property
     def latent_config(self) -> dict[str, Any] | None:

@@ -46,8 +46,7 @@ class LatentPrior:
     def __post_init__(self) -> None:
         if self.distribution not in DISTRIBUTIONS:
             raise UserError(
-                f"Unknown latent distribution '{self.distribution}'.",
-                f"Choose one of {', '.join(DISTRIBUTIONS)}.",
+                f"Unknown latent distribution '{self.distribution}'.", f"Choose one of {', '.join(DISTRIBUTIONS)}."
             )
 
     @property
@@ -85,9 +84,7 @@ def _convolve(layer: nn.Module, x: Tensor) -> Tensor:
 class LearnedPrior(nn.Module):
     """v(x) and m given x_t, t and a label; λ has `dim` numbers at each of `places` (1 for one vector)."""
 
-    def __init__(
-        self, width: int, dim: int, places: int, states: int, length: int, labels: int | None = None
-    ) -> None:
+    def __init__(self, width: int, dim: int, places: int, states: int, length: int, labels: int | None = None) -> None:
         super().__init__()
         reach = LOCAL_REACH if places > 1 else 0
         self.dim, self.places, self.labels, self.length = dim, places, labels, length
@@ -99,9 +96,7 @@ class LearnedPrior(nn.Module):
         if labels:
             self.label = nn.Embedding(labels + 1, width)
             self.mean = nn.Embedding(labels + 1, 2 * places * dim)
-        self.blocks = nn.ModuleList(
-            nn.Conv1d(width, width, 2 * reach + 1, padding=reach) for _ in range(HIDDEN_LAYERS)
-        )
+        self.blocks = nn.ModuleList(nn.Conv1d(width, width, 2 * reach + 1, padding=reach) for _ in range(HIDDEN_LAYERS))
         self.last = nn.Conv1d(width, dim, 1)
         self.init_latent()
 

@@ -58,11 +58,7 @@ class Method(nn.Module):
     """
 
     def __init__(
-        self,
-        config: Any,
-        student: Denoiser,
-        teacher: Denoiser | None = None,
-        setup: MethodSetup | None = None,
+        self, config: Any, student: Denoiser, teacher: Denoiser | None = None, setup: MethodSetup | None = None
     ) -> None:
         super().__init__()
         self.config, self.setup = config, setup or MethodSetup()
@@ -98,9 +94,7 @@ class Method(nn.Module):
         """Checks that run on the metrics of every step and warn when λ loses its influence."""
         return CollapseDetector()
 
-    def forward(
-        self, batch: TrainingSamples, noise: Noise, progress: float = 1.0, part: int = 0
-    ) -> LossTuple:
+    def forward(self, batch: TrainingSamples, noise: Noise, progress: float = 1.0, part: int = 0) -> LossTuple:
         """The call that Accelerate wraps."""
         loss = self.part_loss(part, batch, noise, progress)
         total = loss.total

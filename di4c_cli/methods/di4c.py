@@ -28,11 +28,7 @@ from di4c_cli.methods.diagnostics import CollapseDetector, mixture_warnings
 from di4c_cli.methods.kernels import LossInputs, TermWeights, evaluate
 from di4c_cli.methods.kernels.accumulators import TERMS
 from di4c_cli.methods.noised_batch import NoisedBatch, TrainingSamples, corrupt_data, teacher_trajectory
-from di4c_cli.methods.teacher_step import (
-    analytical_teacher_step,
-    confidence_teacher_step,
-    teacher_predictions,
-)
+from di4c_cli.methods.teacher_step import analytical_teacher_step, confidence_teacher_step, teacher_predictions
 from di4c_cli.noise import Noise
 
 # The terms. log_t `(B, L, D, S)` is log p^{θ,d}(·|x_t; λ_i), log_u the same at x_u; log_teacher `(B, D, S)`.
@@ -140,11 +136,7 @@ class Di4C(Method):
     config: Di4CConfig
 
     def __init__(
-        self,
-        config: Di4CConfig,
-        student: Denoiser,
-        teacher: Denoiser | None = None,
-        setup: MethodSetup | None = None,
+        self, config: Di4CConfig, student: Denoiser, teacher: Denoiser | None = None, setup: MethodSetup | None = None
     ) -> None:
         super().__init__(config, student, teacher, setup)
         # the recipe is checked; a mixture teacher brings its own λ
@@ -170,9 +162,7 @@ class Di4C(Method):
         x0: Tensor | None
         if self.setup.data_free:
             to_zero = c.branch == "both" or (c.alpha.kind != "zero" and c.alpha.scale != 0)
-            x_t, x0 = teacher_trajectory(
-                self.teacher, batch.label, times.t, c.reference_steps, noise, to_zero
-            )
+            x_t, x0 = teacher_trajectory(self.teacher, batch.label, times.t, c.reference_steps, noise, to_zero)
         else:
             x_t, x0 = corrupt_data(self.student.process, batch, times.t, noise)
         return NoisedBatch(x_t, x0, batch.label, times, noise)
@@ -220,9 +210,7 @@ class Di4C(Method):
         """Everything at t but the student: the teacher, x_u, and the student at u where it is needed."""
         count, x_t, times = self.config.latents, batch.x_t, batch.times
         weights = self.weights(batch)
-        teacher, teacher_latents = teacher_predictions(
-            self.teacher, x_t, times.t, batch.label, count, batch.noise
-        )
+        teacher, teacher_latents = teacher_predictions(self.teacher, x_t, times.t, batch.label, count, batch.noise)
         inputs = replace(
             self._inputs(x_t, count, weights), teacher=teacher, teacher_latents=teacher_latents, x0=batch.x0
         )
@@ -279,17 +267,13 @@ class Di4C(Method):
     def _latents(self, batch: NoisedBatch, name: str, x: Tensor, t: Tensor) -> Tensor | None:
         """λ `(B, L)` or `(B, L, size)` of the student at x `(B, D)` or `(B, L, D)` and t `(B,)` or `(B, L)`."""
         c = self.config
-        return self.student.draw_latent(
-            batch.noise, name, x, t, batch.label, c.latents, stratified=c.stratified
-        )
+        return self.student.draw_latent(batch.noise, name, x, t, batch.label, c.latents, stratified=c.stratified)
 
     def _one_step(self, batch: NoisedBatch, teacher: Prediction, teacher_latents: int, budget: int) -> Tensor:
         """x_u `(B, L, D)`, L draws of the teacher's step from x_t."""
         count = self.config.latents
         if self.config.teacher_step == "confidence":
-            return confidence_teacher_step(
-                teacher, teacher_latents, batch.x_t, batch.times, batch.noise, count
-            )
+            return confidence_teacher_step(teacher, teacher_latents, batch.x_t, batch.times, batch.noise, count)
         uniform = batch.noise.uniform("step/u", count, batch.x_t.shape[1], 2)
         return analytical_teacher_step(teacher, teacher_latents, batch.x_t, batch.times, uniform, budget)
 

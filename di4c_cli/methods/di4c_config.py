@@ -51,17 +51,8 @@ class Di4CConfig(MethodConfig):
     """The paper's loss: distil + consis + α_t corr + marginal (paper sections 3, A, F)."""
 
     implementation: ClassVar[str] = "di4c_cli.methods.di4c:Di4C"
-    card: ClassVar[str] = (
-        "the method of *Distillation of Discrete Diffusion through Dimensional Correlations* (Di4C)"
-    )
-    live_metrics: ClassVar[tuple[str, ...]] = (
-        "loss",
-        "distil",
-        "consis",
-        "corr",
-        "marginal",
-        "correlation_data",
-    )
+    card: ClassVar[str] = "the method of *Distillation of Discrete Diffusion through Dimensional Correlations* (Di4C)"
+    live_metrics: ClassVar[tuple[str, ...]] = ("loss", "distil", "consis", "corr", "marginal", "correlation_data")
 
     name: Literal["di4c"] = Field("di4c", description="the training method")
     latents: int = Field(16, ge=1, description="L, λ draws per sample (M = N = L)")
@@ -81,12 +72,9 @@ class Di4CConfig(MethodConfig):
         description="of the consistency term and, except for `convex`, of the correlation term on data; "
         "the paper's w/o CV is `none` with marginal_weight 0",
     )
-    alpha: AlphaConfig = Field(
-        default_factory=AlphaConfig, description="weight of the correlation term on data"
-    )
+    alpha: AlphaConfig = Field(default_factory=AlphaConfig, description="weight of the correlation term on data")
     delta: DeltaConfig = Field(
-        default_factory=lambda: DeltaConfig(low=0.02, high=0.02),
-        description="small times of the distillation term",
+        default_factory=lambda: DeltaConfig(low=0.02, high=0.02), description="small times of the distillation term"
     )
     step: StepConfig = Field(
         default_factory=lambda: StepConfig(low=0.05, high=0.05),

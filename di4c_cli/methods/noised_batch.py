@@ -76,10 +76,7 @@ def _step_to(
         return x, now
     lam = teacher.draw_latent(noise, "lam", x, now, label)
     prediction = teacher.predict(
-        x[moving],
-        now[moving],
-        None if label is None else label[moving],
-        None if lam is None else lam[moving],
+        x[moving], now[moving], None if label is None else label[moving], None if lam is None else lam[moving]
     )
     uniform = noise.uniform("step", x.shape[1], 2)[moving]
     x = x.clone()

@@ -25,19 +25,12 @@ def teacher_predictions(
     lam = teacher.draw_latent(noise, "lam/teacher", x_t, t, label, count)
     if lam is None:
         return teacher.predict(x_t, t, label), 1
-    many = teacher.predict(
-        repeat(x_t, count), repeat(t, count), repeat_label(label, count), lam.flatten(0, 1)
-    )
+    many = teacher.predict(repeat(x_t, count), repeat(t, count), repeat_label(label, count), lam.flatten(0, 1))
     return many, count
 
 
 def analytical_teacher_step(
-    prediction: Prediction,
-    teacher_latents: int,
-    x_t: Tensor,
-    times: SampledTimes,
-    uniform: Tensor,
-    budget: int,
+    prediction: Prediction, teacher_latents: int, x_t: Tensor, times: SampledTimes, uniform: Tensor, budget: int
 ) -> Tensor:
     """x_u `(B, L, D)` by the analytical step (eq. dimiwise-analytical) from uniforms `(B, L, D, 2)`.
 
@@ -74,9 +67,7 @@ def confidence_teacher_step(
         raise UserError("method.teacher_step: confidence needs a masked process.", "Use analytical.")
     value, gumbel = noise.uniform("step/u", count, length), noise.gumbel("step/gumbel", count, length)
     number = counts_between(process, torch.full_like(times.t, length), times.t, times.u).clamp_min(1)
-    scale = torch.cat(
-        [gumbel_scale(t[None], max(1, round(1 / float(h)))) for t, h in zip(times.t, times.step)]
-    )
+    scale = torch.cat([gumbel_scale(t[None], max(1, round(1 / float(h)))) for t, h in zip(times.t, times.step)])
     shape = value.shape
     if teacher_latents > 1:
         value, gumbel, x_t = value.flatten(0, 1), gumbel.flatten(0, 1), repeat(x_t, teacher_latents)

@@ -64,9 +64,7 @@ class Variational(Method):
         super().__init__(config, student, teacher, setup)
         if student.latent is None or student.latent.distribution != "normal":
             # the recipe is checked; a mixture teacher brings its own λ
-            raise UserError(
-                "The variational method needs a normal λ.", "Add --set latent.distribution=normal."
-            )
+            raise UserError("The variational method needs a normal λ.", "Add --set latent.distribution=normal.")
         seed = f"{self.setup.seed}:posterior:{self.setup.round_number}"
         states = student.process.states
         encoder = Encoder(student.latent, states, student.length, config.encoder_width, seed)
@@ -104,15 +102,9 @@ class Variational(Method):
             known_kl = kl.detach().to(reconstruction)
             each, elbo = reconstruction + beta * known_kl, reconstruction + known_kl
         else:
-            ratio = 0.5 * (draw.square() + log_variance[:, None] - lam.square()).sum(
-                -1
-            )  # log p(λ) - log q(λ)
+            ratio = 0.5 * (draw.square() + log_variance[:, None] - lam.square()).sum(-1)  # log p(λ) - log q(λ)
             total, each, elbo, reconstruction = self._importance_weighted(prediction, x0, ratio, beta)
-        terms = {
-            "reconstruction": reconstruction,
-            "kl": kl.detach().to(reconstruction),
-            "negative_elbo": elbo,
-        }
+        terms = {"reconstruction": reconstruction, "kl": kl.detach().to(reconstruction), "negative_elbo": elbo}
         if self.student.learned_prior is not None:
             prior = self.prior_loss(mean.detach(), log_variance.detach(), x_t, t, label, noise)
             total, each = total + prior.mean().to(total), each + prior.detach().to(each)

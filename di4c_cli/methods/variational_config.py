@@ -34,9 +34,7 @@ class VariationalConfig(MethodConfig):
     live_metrics: ClassVar[tuple[str, ...]] = ("loss", "reconstruction", "kl", "prior_loss")
     needs_teacher: ClassVar[bool] = False
     pool_without_data: ClassVar[bool] = True
-    card: ClassVar[str] = (
-        "a variational bound on the mixture: an encoder of λ, KL annealing and a learned prior of λ"
-    )
+    card: ClassVar[str] = "a variational bound on the mixture: an encoder of λ, KL annealing and a learned prior of λ"
 
     name: Literal["variational"] = Field("variational", description="the training method")
     time: TimeConfig = Field(default_factory=TimeConfig, description="distribution of t")

@@ -87,9 +87,7 @@ def _prior(denoiser: Denoiser, space: Tensor) -> Tensor:
     return stationary[space].prod(1)
 
 
-def _transition(
-    denoiser: Denoiser, space: Tensor, t: Tensor, s: Tensor, label: Tensor | None, latents: int
-) -> Tensor:
+def _transition(denoiser: Denoiser, space: Tensor, t: Tensor, s: Tensor, label: Tensor | None, latents: int) -> Tensor:
     """`(states, states)`, rows are x_t."""
     values: list[float | None] = [None]
     if denoiser.latent is not None:

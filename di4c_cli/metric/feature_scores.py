@@ -71,9 +71,7 @@ class FeatureMoments:
     def covariance(self) -> np.ndarray:
         """`(F, F)`, divided by n - 1 as in the published FID."""
         if self.count < 2:
-            raise UserError(
-                f"A Fréchet distance needs at least 2 samples on each side, not {self.count}.", "Raise -n."
-            )
+            raise UserError(f"A Fréchet distance needs at least 2 samples on each side, not {self.count}.", "Raise -n.")
         return self.scatter / (self.count - 1)
 
 
@@ -107,9 +105,7 @@ def _kernel(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 def _sum_of_kernel(a: np.ndarray, b: np.ndarray) -> float:
     """Σ_ij k(a_i, b_j), a block of rows at a time."""
-    return float(
-        sum(_kernel(a[start : start + KERNEL_BLOCK], b).sum() for start in range(0, len(a), KERNEL_BLOCK))
-    )
+    return float(sum(_kernel(a[start : start + KERNEL_BLOCK], b).sum() for start in range(0, len(a), KERNEL_BLOCK)))
 
 
 def _mean_of_pairs(a: np.ndarray) -> float:

@@ -94,20 +94,14 @@ class ScriptedFeatures(FeatureNetwork):
         self, path: Path, device: torch.device | str = "cpu", chunk: int = 16, feature_input: str = "bytes"
     ) -> None:
         if not path.is_file():
-            raise UserError(
-                f"There is no feature network {path}.", "Name a TorchScript file with --features."
-            )
+            raise UserError(f"There is no feature network {path}.", "Name a TorchScript file with --features.")
         if feature_input not in FEATURE_INPUTS:
-            raise UserError(
-                f"Unknown network input '{feature_input}'.", f"Choose one of {', '.join(FEATURE_INPUTS)}."
-            )
+            raise UserError(f"Unknown network input '{feature_input}'.", f"Choose one of {', '.join(FEATURE_INPUTS)}.")
         try:
             self.network: nn.Module = torch.jit.load(str(path), map_location=device).eval()
         except (RuntimeError, ValueError) as error:
             first = str(error).splitlines()[0]
-            raise UserError(
-                f"{path} is not a TorchScript file: {first}.", "Export it with torch.jit.save."
-            ) from error
+            raise UserError(f"{path} is not a TorchScript file: {first}.", "Export it with torch.jit.save.") from error
         self.name, self.digest = f"{path.name} ({feature_input})", f"{file_digest(path)}-{feature_input}"
         self.device, self.chunk, self.feature_input = torch.device(device), chunk, feature_input
 

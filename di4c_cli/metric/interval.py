@@ -57,22 +57,17 @@ def t_quantile(freedom: int, level: float = CONFIDENCE_LEVEL) -> float:
     return z + sum(term / freedom ** (power + 1) for power, term in enumerate(terms))
 
 
-def bootstrap_means(
-    values: np.ndarray, draws: int = RESAMPLES, seed: int = 0, chunk: int = 2_000_000
-) -> np.ndarray:
+def bootstrap_means(values: np.ndarray, draws: int = RESAMPLES, seed: int = 0, chunk: int = 2_000_000) -> np.ndarray:
     """Means of `draws` resamples of `(n,)` values, a few resamples at a time."""
     generator = np.random.default_rng(seed)
     n, rows = len(values), max(1, chunk // max(1, len(values)))
     out = [
-        values[generator.integers(0, n, size=(min(rows, draws - start), n))].mean(1)
-        for start in range(0, draws, rows)
+        values[generator.integers(0, n, size=(min(rows, draws - start), n))].mean(1) for start in range(0, draws, rows)
     ]
     return np.concatenate(out)
 
 
-def of_mean(
-    values: np.ndarray, transform: Callable[[np.ndarray], np.ndarray] | None = None, seed: int = 0
-) -> Interval:
+def of_mean(values: np.ndarray, transform: Callable[[np.ndarray], np.ndarray] | None = None, seed: int = 0) -> Interval:
     """Mean of independent per-sample values with a percentile bootstrap interval.
 
     `transform` is a monotone function of the mean (exp for a perplexity) and is applied to value and ends.

@@ -62,8 +62,7 @@ class CausalJudge:
             )
         if ids.shape[1] > self.window:
             raise UserError(
-                f"{ids.shape[1]} tokens do not fit into the judge's window of {self.window}.",
-                "Use another --judge.",
+                f"{ids.shape[1]} tokens do not fit into the judge's window of {self.window}.", "Use another --judge."
             )
         rows = max(1, MAX_LOGITS // (ids.shape[1] * self.vocabulary))
         parts = []
@@ -80,9 +79,7 @@ class CausalJudge:
         out = []
         for text in texts:
             ids = self.encode(text)[:length] or [self.start or 0]
-            states = self.network(
-                input_ids=torch.tensor([ids], device=self.device), output_hidden_states=True
-            )
+            states = self.network(input_ids=torch.tensor([ids], device=self.device), output_hidden_states=True)
             out.append(states.hidden_states[-1][0, -1].float().cpu())
         return torch.stack(out)
 

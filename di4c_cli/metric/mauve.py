@@ -65,9 +65,7 @@ def _kl(a: np.ndarray, b: np.ndarray) -> float:
     return float((a[seen] * np.log(a[seen] / b[seen])).sum())
 
 
-def mauve(
-    p: np.ndarray, q: np.ndarray, seed: int = 0, scale: float = MAUVE_SCALE, buckets: int | None = None
-) -> float:
+def mauve(p: np.ndarray, q: np.ndarray, seed: int = 0, scale: float = MAUVE_SCALE, buckets: int | None = None) -> float:
     """MAUVE of features `(n, F)` and `(m, F)`; by default a tenth of the smaller set as buckets."""
     fewest = min(len(p), len(q))
     if fewest < 2:
@@ -78,8 +76,6 @@ def mauve(
     return frontier_area(left / left.sum(), right / right.sum(), scale)
 
 
-def mauve_runs(
-    p: np.ndarray, q: np.ndarray, runs: int = MAUVE_RUNS, scale: float = MAUVE_SCALE
-) -> np.ndarray:
+def mauve_runs(p: np.ndarray, q: np.ndarray, runs: int = MAUVE_RUNS, scale: float = MAUVE_SCALE) -> np.ndarray:
     """The score over `runs` seeds of the quantisation, `(runs,)`."""
     return np.array([mauve(p, q, seed, scale) for seed in range(runs)])

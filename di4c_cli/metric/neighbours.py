@@ -48,9 +48,7 @@ def covered(points: np.ndarray, centres: np.ndarray, radius: np.ndarray) -> np.n
     return np.concatenate(parts) if parts else np.zeros(0, bool)
 
 
-def precision_recall(
-    features: np.ndarray, reference: np.ndarray, neighbours: int = NEIGHBOURS
-) -> tuple[float, float]:
+def precision_recall(features: np.ndarray, reference: np.ndarray, neighbours: int = NEIGHBOURS) -> tuple[float, float]:
     """Share of samples inside the reference's manifold, and of the reference inside the samples'."""
     precision = covered(features, reference, radii(reference, neighbours)).mean()
     recall = covered(reference, features, radii(features, neighbours)).mean()

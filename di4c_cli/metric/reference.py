@@ -82,9 +82,7 @@ class FeatureReference:
                 name, made_by, digest = (str(provenance[key]) for key in ("name", "network", "digest"))
                 size = tuple(int(side) for side in provenance.get("size", ()))
         except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
-            raise UserError(
-                f"{path} holds no reference statistics.", "Compute them again from the images."
-            ) from error
+            raise UserError(f"{path} holds no reference statistics.", "Compute them again from the images.") from error
         return cls(name, made_by, digest, moments, features, str(provenance.get("source", "")), size)
 
 
@@ -116,9 +114,7 @@ def make_reference(
         room -= len(kept[-1])
     if moments is None:
         raise UserError(f"The reference '{name}' holds no images.", "Name a folder or file with images.")
-    return FeatureReference(
-        name, network.digest, digest.hexdigest(), moments, np.concatenate(kept), source, size
-    )
+    return FeatureReference(name, network.digest, digest.hexdigest(), moments, np.concatenate(kept), source, size)
 
 
 def cached_reference(

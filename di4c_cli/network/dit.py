@@ -49,9 +49,7 @@ class SigmaMap(nn.Module):
 
     def __init__(self, cond_dim: int) -> None:
         super().__init__()
-        self.mlp = nn.Sequential(
-            nn.Linear(NOISE_FEATURES, cond_dim), nn.SiLU(), nn.Linear(cond_dim, cond_dim)
-        )
+        self.mlp = nn.Sequential(nn.Linear(NOISE_FEATURES, cond_dim), nn.SiLU(), nn.Linear(cond_dim, cond_dim))
 
     def forward(self, sigma: Tensor) -> Tensor:
         features = sinusoid(sigma, NOISE_FEATURES, cosines_first=True)
@@ -92,9 +90,7 @@ class Block(nn.Module):
         self.attn_qkv = nn.Linear(width, 3 * width, bias=False)
         self.attn_out = nn.Linear(width, width, bias=False)
         self.norm2 = nn.LayerNorm(width, bias=False)
-        self.mlp = nn.Sequential(
-            nn.Linear(width, 4 * width), nn.GELU(approximate="tanh"), nn.Linear(4 * width, width)
-        )
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(approximate="tanh"), nn.Linear(4 * width, width))
         self.adaLN_modulation = nn.Linear(cond_dim, 6 * width)
 
     def attention(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -147,9 +143,7 @@ class DiT(ConditionedTransformer):
     ) -> None:
         super().__init__()
         if width % (2 * heads):
-            raise UserError(
-                f"width {width} must be a multiple of {2 * heads} (2 × heads).", "Choose another."
-            )
+            raise UserError(f"width {width} must be a multiple of {2 * heads} (2 × heads).", "Choose another.")
         if labels:
             raise UserError("The DiT takes no labels.", "Use the network type maskgit, or labels: null.")
         self.symbols, self.length, self.width = symbols, length, width
@@ -206,10 +200,7 @@ class DiT(ConditionedTransformer):
         blocks = [vectors(block.adaLN_modulation) for block in self.stack]
         if film is not None:
             each = film.permute(1, 2, 0, 3).unsqueeze(3)  # (depth, 6, B, 1, H)
-            blocks = [
-                each[i] + (own if self.time_conditioning else own[:, None, None])
-                for i, own in enumerate(blocks)
-            ]
+            blocks = [each[i] + (own if self.time_conditioning else own[:, None, None]) for i, own in enumerate(blocks)]
         return blocks, final
 
     def body(self, x: Tensor, t: Tensor, label: Tensor | None = None, lam: Tensor | None = None) -> Tensor:

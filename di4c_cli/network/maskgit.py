@@ -86,10 +86,7 @@ class Transformer(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList(
             nn.ModuleList(
-                (
-                    PreNorm(width, Attention(width, heads, dropout)),
-                    PreNorm(width, FeedForward(width, mlp, dropout)),
-                )
+                (PreNorm(width, Attention(width, heads, dropout)), PreNorm(width, FeedForward(width, mlp, dropout)))
             )
             for _ in range(depth)
         )
@@ -142,9 +139,7 @@ class MaskGit(ConditionedTransformer):
         self.pos_emb = nn.Parameter(torch.zeros(1, length + 1, width))
         self.bias = nn.Parameter(torch.zeros(length + 1, rows))
         self.tok_emb = nn.Embedding(rows, width)
-        self.first_layer = nn.Sequential(
-            *self._outer(width, dropout), nn.Dropout(dropout), nn.Linear(width, width)
-        )
+        self.first_layer = nn.Sequential(*self._outer(width, dropout), nn.Dropout(dropout), nn.Linear(width, width))
         self.transformer = Transformer(width, depth, heads, mlp, dropout)
         self.last_layer = nn.Sequential(*self._outer(width, dropout))
         self._init_plain()

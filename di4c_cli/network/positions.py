@@ -22,9 +22,7 @@ def supported(network: nn.Module) -> bool:
     return isinstance(network, (DiT, MaskGit))
 
 
-def body_at(
-    network: nn.Module, x: Tensor, t: Tensor, label: Tensor | None, lam: Tensor | None, d: Tensor
-) -> Tensor:
+def body_at(network: nn.Module, x: Tensor, t: Tensor, label: Tensor | None, lam: Tensor | None, d: Tensor) -> Tensor:
     """`network.body(x, t, label, lam)[0, d]` for one sample x `(1, D)` and positions d `(n,)`: `(n, H)`."""
     if isinstance(network, DiT):
         return _dit(network, x, t, lam, d)

@@ -70,9 +70,7 @@ class UNet(nn.Module):
         given = {key: value for key, value in given.items() if value is not None}
         config = parse({"inject": "film", "features": "sinusoid"} | given)
         if config is not None and config.inject in ("token", "local"):
-            raise UserError(
-                f"The U-Net takes λ beside the time, not as '{config.inject}'.", "Use 'film' or 'field'."
-            )
+            raise UserError(f"The U-Net takes λ beside the time, not as '{config.inject}'.", "Use 'film' or 'field'.")
         return config
 
     def _check(self) -> None:
@@ -81,9 +79,7 @@ class UNet(nn.Module):
         if self.shape[1] % factor or self.shape[2] % factor:
             raise ValueError(f"image sides {self.shape[1:]} must be multiples of {factor}")
         if self.time_dim % 2 or self.time_dim < 4:
-            raise ValueError(
-                f"time_dim {self.time_dim} must be even, half sines and half cosines, and at least 4"
-            )
+            raise ValueError(f"time_dim {self.time_dim} must be even, half sines and half cosines, and at least 4")
 
     def _build(self) -> None:
         """Create the parameters in the published order."""
@@ -108,9 +104,7 @@ class UNet(nn.Module):
         )
         self.upsampling_modules = self._up(skips)
         narrow = self.channels * self.multipliers[0]
-        self.output_modules = nn.ModuleList(
-            [group_norm(narrow), conv3x3(narrow, 2 * self.shape[0], zero=True)]
-        )
+        self.output_modules = nn.ModuleList([group_norm(narrow), conv3x3(narrow, 2 * self.shape[0], zero=True)])
         if self.latent is not None and self.latent.inject == "field":
             area = self.shape[1] * self.shape[2]
             self.latent_field = LatentField(self.channels, area, self.latent)

@@ -144,6 +144,4 @@ def truncated_logistic(mu: Tensor, log_scale: Tensor, symbols: int) -> Tensor:
     edge = torch.linspace(-1.0, 1.0, symbols + 1, dtype=mu.dtype, device=mu.device)
     distance = (edge - mu[:, None]) * steepness
     inside = -torch.expm1(-steepness * (2.0 / symbols))
-    return F.logsigmoid(distance[:, 1:]) + torch.log(
-        torch.sigmoid(-distance[:, :-1]) * inside + TAIL_PROBABILITY
-    )
+    return F.logsigmoid(distance[:, 1:]) + torch.log(torch.sigmoid(-distance[:, :-1]) * inside + TAIL_PROBABILITY)

@@ -114,9 +114,7 @@ class Encoder(nn.Module):
 class Decoder(nn.Module):
     """(B, z_channels, h, w) to an image (B, C, H, W). `up.0` is the finest level and comes last."""
 
-    def __init__(
-        self, outputs: int, widths: Sequence[int], blocks: int, attention: Sequence[bool], z: int
-    ) -> None:
+    def __init__(self, outputs: int, widths: Sequence[int], blocks: int, attention: Sequence[bool], z: int) -> None:
         super().__init__()
         self.conv_in = nn.Conv2d(z, widths[-1], 3, padding=1)
         self.mid = Middle(widths[-1])

@@ -12,17 +12,7 @@ from di4c_cli.process.masked import SCHEDULES, Masked
 
 KINDS: dict[str, type[Process]] = {"masked": Masked, "gaussian": Gaussian, "uniform": Uniform}
 
-__all__ = [
-    "SCHEDULES",
-    "Gaussian",
-    "Markov",
-    "Masked",
-    "Process",
-    "RowLogProbs",
-    "Uniform",
-    "all_rows",
-    "build",
-]
+__all__ = ["SCHEDULES", "Gaussian", "Markov", "Masked", "Process", "RowLogProbs", "Uniform", "all_rows", "build"]
 
 
 def build(config: dict[str, Any]) -> Process:

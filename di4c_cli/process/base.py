@@ -44,9 +44,7 @@ class Process(ABC):
         """p_{s|t} `(B, D, states)` from p_{0|t} `(B, D, S)` (eq. dimiwise-analytical, deduce-analytical)."""
 
     @abstractmethod
-    def step(
-        self, draw: SymbolDraw | RowLogProbs, x_t: Tensor, t: Tensor, s: Tensor, uniform: Tensor
-    ) -> Tensor:
+    def step(self, draw: SymbolDraw | RowLogProbs, x_t: Tensor, t: Tensor, s: Tensor, uniform: Tensor) -> Tensor:
         """x_s ~ p_{s|t} `(B, *many, D)` from x_t `(B, D)`, times t > s `(B,)` and uniforms `(B, *many, D, 2)`.
 
         The reverse step of training and of every analytical sampler. `draw` is log p(x0^d|xt) as a function of

@@ -53,9 +53,7 @@ class Markov(Process):
             total > 0, weight / total.clamp_min(torch.finfo(dtype).tiny), back / back.sum(-1, keepdim=True)
         )
 
-    def step(
-        self, draw: SymbolDraw | RowLogProbs, x_t: Tensor, t: Tensor, s: Tensor, uniform: Tensor
-    ) -> Tensor:
+    def step(self, draw: SymbolDraw | RowLogProbs, x_t: Tensor, t: Tensor, s: Tensor, uniform: Tensor) -> Tensor:
         draw = SymbolDraw.of(draw)
         b, d = all_rows(x_t)
         p0 = draw.log_probs(b, d).to(uniform.dtype).softmax(-1).view(*x_t.shape, self.symbols)
@@ -147,9 +145,7 @@ class Gaussian(Markov):
 
     def beta(self, t: Tensor) -> Tensor:
         """Speed of the chain at t: the derivative of `elapsed`."""
-        return (
-            self.time_base * self.time_exponential ** t.to(finest(t.device)) * math.log(self.time_exponential)
-        )
+        return self.time_base * self.time_exponential ** t.to(finest(t.device)) * math.log(self.time_exponential)
 
     def elapsed(self, t: Tensor) -> Tensor:
         """b(t): how much of the base chain's own time has passed."""

@@ -44,9 +44,7 @@ class Masked(Process):
     def reveal_share(self, t: Tensor, s: Tensor) -> Tensor:
         """Probability (m_t - m_s) / m_t that a masked position is revealed between t and s; 1 where m_t = 0."""
         m_t, m_s = self.mask_share(t), self.mask_share(s)
-        return torch.where(
-            m_t > 0, (m_t - m_s) / m_t.clamp_min(1e-300 if m_t.dtype == torch.float64 else 1e-30), 1.0
-        )
+        return torch.where(m_t > 0, (m_t - m_s) / m_t.clamp_min(1e-300 if m_t.dtype == torch.float64 else 1e-30), 1.0)
 
     def prior(self, uniform: Tensor) -> Tensor:
         return torch.full(uniform.shape, self.mask, dtype=torch.long, device=uniform.device)
@@ -71,9 +69,7 @@ class Masked(Process):
         kept = torch.nn.functional.one_hot(x_t, self.states).to(p0.dtype)
         return torch.where(self.unknown(x_t)[..., None], hidden, kept)
 
-    def step(
-        self, draw: SymbolDraw | RowLogProbs, x_t: Tensor, t: Tensor, s: Tensor, uniform: Tensor
-    ) -> Tensor:
+    def step(self, draw: SymbolDraw | RowLogProbs, x_t: Tensor, t: Tensor, s: Tensor, uniform: Tensor) -> Tensor:
         """Which positions are revealed does not depend on their symbols, so it is decided first."""
         draw = SymbolDraw.of(draw)
         if isinstance(draw, JointDraw):

@@ -113,9 +113,7 @@ def tradeoff_charts(results: Results, metric: str) -> list[Chart]:
         lines = []
         for row in dict.fromkeys(cell.row for cell in results.cells):
             cells = [
-                c
-                for c in results.cells
-                if (c.row, c.steps) == (row, steps) and {metric, other} <= c.figures.keys()
+                c for c in results.cells if (c.row, c.steps) == (row, steps) and {metric, other} <= c.figures.keys()
             ]
             points = [(c.figures[other].value, c.figures[metric].value) for c in cells]
             lines.append(Line(row, row_colour(results, row), points, [_ends(c, metric) for c in cells]))
@@ -129,9 +127,7 @@ def tradeoff_chart(results: Results, metric: str) -> Chart:
     charts = tradeoff_charts(results, metric)
     steps = sorted({cell.steps for cell in results.cells if cell.steps is not None})
     lines = [
-        Line(
-            f"{line.name}, {count} steps", line.colour, line.points, [], LINE_STYLES[place % len(LINE_STYLES)]
-        )
+        Line(f"{line.name}, {count} steps", line.colour, line.points, [], LINE_STYLES[place % len(LINE_STYLES)])
         for place, (count, chart) in enumerate(zip(steps, charts))
         for line in chart.lines
     ]
@@ -165,9 +161,7 @@ def as_svg(chart: Chart, size: tuple[float, float] = SMALL) -> str:
     used = set(re.findall(r'(?:href="|url\()#([^")]+)', text))
     text = re.sub(r' id="([^"]*)"', lambda found: found[0] if found[1] in used else "", text)
     label = f'role="img" aria-label="{escape(chart.title)}"'
-    text = re.sub(
-        r'<svg [^>]*?(viewBox="[^"]*")[^>]*>', lambda found: f"<svg {found[1]} {label}>", text, count=1
-    )
+    text = re.sub(r'<svg [^>]*?(viewBox="[^"]*")[^>]*>', lambda found: f"<svg {found[1]} {label}>", text, count=1)
     for colour, variable in PAGE_COLOURS.items():
         text = text.replace(colour, variable)
     return text.strip()
@@ -249,8 +243,5 @@ def _scale(axes: Any, chart: Chart) -> None:
 def training_chart(name: str, points: Sequence[tuple[float, float]]) -> Chart:
     """A training curve."""
     return Chart(
-        f"{name} in training",
-        "iteration",
-        name,
-        [Line(name, ROW_COLOURS["student"], list(points), markers=False)],
+        f"{name} in training", "iteration", name, [Line(name, ROW_COLOURS["student"], list(points), markers=False)]
     )

@@ -63,9 +63,7 @@ def bench_tables(bench: dict[str, Any]) -> str:
         found = bench["results"]
         rows = [_side(result, name, side) for result in found for name, side in result["sides"].items()]
         ratios = [_ratio(result, key) for result in found for key in LATENCY_RATIOS if key in result]
-        machine = (
-            f"{bench['processor']}, {bench['device']}, {bench['threads']} threads, torch {bench['torch']}"
-        )
+        machine = f"{bench['processor']}, {bench['device']}, {bench['threads']} threads, torch {bench['torch']}"
     except (KeyError, TypeError, ValueError, AttributeError):
         return ""
     if not rows:

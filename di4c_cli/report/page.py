@@ -90,10 +90,7 @@ class ReportSource:
 def locate(path: Path | None) -> ReportSource:
     """The results of a run, an evaluation folder or a results.json; without a path the newest in this folder."""
     if path is None:
-        found = [
-            *Path("runs").glob("*/evaluation/results.json"),
-            *Path("evaluations").glob("**/results.json"),
-        ]
+        found = [*Path("runs").glob("*/evaluation/results.json"), *Path("evaluations").glob("**/results.json")]
         if not found:
             raise UserError("There is no evaluation here yet.", "Run `di4c eval` first.")
         path = max(found, key=lambda file: file.stat().st_mtime)

@@ -35,9 +35,7 @@ def html_table(header: list[str], rows: list[list[str]], wide: bool = False) -> 
     """A table that scrolls sideways on a narrow screen."""
     mark = ' class="wide"' if wide else ""
     head = "".join(f"<th{mark}>{escape(text)}</th>" for text in header)
-    body = "".join(
-        "<tr>" + "".join(f"<td{mark}>{escape(text)}</td>" for text in row) + "</tr>" for row in rows
-    )
+    body = "".join("<tr>" + "".join(f"<td{mark}>{escape(text)}</td>" for text in row) + "</tr>" for row in rows)
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 

@@ -51,9 +51,7 @@ def speed_up(results: Results, metric: str) -> list[str]:
     name = METRIC_NAMES.get(metric, metric)
     out = []
     for factor in (1, 2):
-        ratios = {
-            k: student[k] / teacher[factor * k] for k in sorted(student) if teacher.get(factor * k, 0) > 0
-        }
+        ratios = {k: student[k] / teacher[factor * k] for k in sorted(student) if teacher.get(factor * k, 0) > 0}
         if not ratios:
             continue
         mean = math.exp(sum(math.log(max(r, 1e-12)) for r in ratios.values()) / len(ratios))

@@ -85,9 +85,7 @@ def protocol_tables(results: Results, protocol: EvaluationProtocol) -> list[Prin
 
 def _lines(results: Results, cells: list[CellSpec], metrics: list[str]) -> PrintedTable:
     header = ["model", "sampling", *(metric_title(results, metric) for metric in metrics)]
-    body = [
-        [cell.row, cell.column, *(_several(results, cell, [metric]) for metric in metrics)] for cell in cells
-    ]
+    body = [[cell.row, cell.column, *(_several(results, cell, [metric]) for metric in metrics)] for cell in cells]
     return PrintedTable("", header, body)
 
 

@@ -21,12 +21,8 @@ class HandoffConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     after: int = Field(1, ge=1, description="steps that the student makes before its teacher takes over")
-    time: float | None = Field(
-        None, gt=0, lt=1, description="time that the first step goes down to; none: the grid's"
-    )
-    shrink: float = Field(
-        0.0, ge=0, le=1, description="in N steps the first one covers (2/N)^shrink of that distance"
-    )
+    time: float | None = Field(None, gt=0, lt=1, description="time that the first step goes down to; none: the grid's")
+    shrink: float = Field(0.0, ge=0, le=1, description="in N steps the first one covers (2/N)^shrink of that distance")
     max_steps: int | None = Field(
         None, ge=1, description="with more steps than this the teacher makes all of them; none: never"
     )
@@ -44,18 +40,13 @@ class SamplingConfig(BaseModel):
     )
     steps: int = Field(4, ge=1, description="sampling steps")
     last: Literal["sample", "argmax"] = Field("sample", description="what the last step does")
-    grid: Literal["uniform", "pixels"] = Field(
-        "uniform", description="times: i/N, or the pixel grid from 0.01"
-    )
+    grid: Literal["uniform", "pixels"] = Field("uniform", description="times: i/N, or the pixel grid from 0.01")
     guidance: float = Field(0.0, description="classifier-free guidance scale, used where a label is given")
     handoff: HandoffConfig | None = Field(
         None, description="where the teacher takes over; none: the student makes every step"
     )
     tile: int = Field(
-        16,
-        ge=1,
-        le=4096,
-        description="samples per network call; fixed, so that samples do not depend on the batch",
+        16, ge=1, le=4096, description="samples per network call; fixed, so that samples do not depend on the batch"
     )
 
 

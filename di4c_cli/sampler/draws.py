@@ -59,9 +59,7 @@ class HeadChunks:
                 out[own] = categorical(logits[start : start + CACHED_ROWS], uniform[own])
         return out
 
-    def confident(
-        self, prediction: Prediction, b: Tensor, d: Tensor, uniform: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def confident(self, prediction: Prediction, b: Tensor, d: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
         """x0 and log p(x0) at rows `(b, d)` from uniforms `(n, M)`: two `(n, M)`; M draws share a prediction."""
         value = torch.empty(uniform.shape, dtype=torch.long, device=b.device)
         log_p = torch.empty_like(uniform)

@@ -93,12 +93,7 @@ class SamplingPlan:
 
     @classmethod
     def resolve(
-        cls,
-        denoiser: Denoiser,
-        config: SamplingConfig,
-        labelled: bool = False,
-        length: int | None = None,
-        **flags: Any,
+        cls, denoiser: Denoiser, config: SamplingConfig, labelled: bool = False, length: int | None = None, **flags: Any
     ) -> SamplingPlan:
         """The plan of one request: the flags, else the model's defaults; a flag that is None is not given.
 

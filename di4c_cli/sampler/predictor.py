@@ -20,12 +20,7 @@ class Predictor:
         self.process = denoiser.process
 
     def __call__(
-        self,
-        x_t: Tensor,
-        t: Tensor,
-        noise: Noise,
-        only: Tensor | None = None,
-        wanted: Tensor | None = None,
+        self, x_t: Tensor, t: Tensor, noise: Noise, only: Tensor | None = None, wanted: Tensor | None = None
     ) -> Prediction:
         """p(x0|xt; λ) for x_t `(B, D)` at times t `(B,)`, or for the samples `only` (k,) of that batch.
 

@@ -29,12 +29,7 @@ def analytical_step(predictor: Predictor, x_t: Tensor, t: Tensor, s: Tensor, noi
 
 
 def in_tiles(
-    predictor: Predictor,
-    step: Callable[..., Tensor],
-    noise: Noise,
-    x_t: Tensor,
-    t: Tensor,
-    *times: Tensor,
+    predictor: Predictor, step: Callable[..., Tensor], noise: Noise, x_t: Tensor, t: Tensor, *times: Tensor
 ) -> Tensor:
     """One prediction of x_t `(B, D)`, then `step(draw, noise, x_t, t, *times)` tile by tile.
 

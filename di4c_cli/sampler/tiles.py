@@ -42,13 +42,7 @@ class TiledPrediction(Prediction):
     """A prediction whose head runs on at most `head_rows` rows at a time, of one sample if `alone`."""
 
     def __init__(
-        self,
-        network: nn.Module,
-        process: Process,
-        x_t: Tensor,
-        hidden: Tensor,
-        head_rows: int,
-        alone: bool,
+        self, network: nn.Module, process: Process, x_t: Tensor, hidden: Tensor, head_rows: int, alone: bool
     ) -> None:
         super().__init__(network, process, x_t, hidden)
         self.head_rows, self.alone = head_rows, alone

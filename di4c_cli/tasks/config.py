@@ -23,13 +23,9 @@ class PretrainConfig(Section):
     task: TaskName = Field(description="the toy task whose embedded data it trains on")
     network: dict[str, Any] = Field(description="type and sizes, as in config.json")
     process: dict[str, Any] = Field(description="type and settings, as in config.json")
-    codec: dict[str, Any] = Field(
-        default_factory=dict, description="config.json's codec entry of the teacher"
-    )
+    codec: dict[str, Any] = Field(default_factory=dict, description="config.json's codec entry of the teacher")
     labels: int | None = Field(None, ge=1, description="number of classes; none: unconditional")
-    sampling: SamplingConfig = Field(
-        default_factory=SamplingConfig, description="the teacher's sampling defaults"
-    )
+    sampling: SamplingConfig = Field(default_factory=SamplingConfig, description="the teacher's sampling defaults")
     seed: int = Field(0, ge=0, lt=2**31, description="of weights and data order")
     training: TrainingConfig = Field(default_factory=TrainingConfig, description="the loop")
     patience: int = Field(5, ge=1, description="evaluations without improvement before the training stops")

@@ -35,6 +35,4 @@ class DigitsTask(ImageTask):
         return load_digits(self.levels)
 
     def has_codec(self, entry: dict[str, Any]) -> bool:
-        return (
-            entry.get("type") == "pixels" and (*entry["shape"],) == SHAPE and entry["levels"] == self.levels
-        )
+        return entry.get("type") == "pixels" and (*entry["shape"],) == SHAPE and entry["levels"] == self.levels

@@ -32,9 +32,7 @@ class TextTask(ToyTask):
         """Addresses since 1945, one per line: (training, held out = every tenth)."""
         text = lzma.decompress(embedded.data("sotu.txt.xz").read_bytes()).decode()
         lines = text.split("\n")
-        return [t for i, t in enumerate(lines) if i % 10 != 9], [
-            t for i, t in enumerate(lines) if i % 10 == 9
-        ]
+        return [t for i, t in enumerate(lines) if i % 10 != 9], [t for i, t in enumerate(lines) if i % 10 == 9]
 
     @cached_property
     def judge(self) -> CharacterModel:

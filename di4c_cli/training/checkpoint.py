@@ -91,11 +91,7 @@ class CheckpointedObjects:
 
         options = StateDictOptions(full_state_dict=True)
         set_state_dict(
-            self.module,
-            self.inner_optimizer,
-            model_state_dict=weights,
-            optim_state_dict=optimizer,
-            options=options,
+            self.module, self.inner_optimizer, model_state_dict=weights, optim_state_dict=optimizer, options=options
         )
 
 
@@ -110,9 +106,7 @@ def save(root: Path, progress: Progress, trained: CheckpointedObjects, keep: int
             accelerator.save_state(str(part))
         if accelerator.is_main_process:
             if not trained.by_engine:
-                save_file(
-                    {name: value.contiguous() for name, value in weights.items()}, part / "model.safetensors"
-                )
+                save_file({name: value.contiguous() for name, value in weights.items()}, part / "model.safetensors")
                 scaler = None if accelerator.scaler is None else accelerator.scaler.state_dict()
                 torch.save({"optimizer": optimizer, "scaler": scaler}, part / "optimizer.pt")
             save_file(average, part / "ema.safetensors")

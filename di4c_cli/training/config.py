@@ -10,11 +10,7 @@ from di4c_cli.schema import Section
 
 Decay = Annotated[float, Field(ge=0, lt=1)]
 
-RENAMED_KEYS = {
-    "label_drop": "label_dropout",
-    "teacher_share": "synthetic_share",
-    "teacher_pool": "synthetic_pool",
-}
+RENAMED_KEYS = {"label_drop": "label_dropout", "teacher_share": "synthetic_share", "teacher_pool": "synthetic_pool"}
 """Keys of version 0.1 and the present ones."""
 
 
@@ -27,9 +23,7 @@ class OptimizerConfig(Section):
     eps: float = Field(1e-8, gt=0, description="added to the denominator")
     weight_decay: float = Field(0.0, ge=0, description="weight decay")
     warmup: int = Field(0, ge=0, description="iterations of linear warm-up")
-    decay: Literal["none", "cosine"] = Field(
-        "none", description="after the warm-up: constant, or a cosine to zero"
-    )
+    decay: Literal["none", "cosine"] = Field("none", description="after the warm-up: constant, or a cosine to zero")
     clip: float | None = Field(1.0, gt=0, description="gradient norm limit; none: no clipping")
 
 
@@ -37,26 +31,16 @@ class TrainingConfig(Section):
     """The loop."""
 
     iterations: int = Field(1000, ge=1, description="training steps a round")
-    batch: int = Field(
-        16, ge=1, description="samples per iteration over all processes and accumulation steps"
-    )
-    micro_batch: int | None = Field(
-        None, ge=1, description="samples per process and backward pass; none: all at once"
-    )
-    optimizer: OptimizerConfig = Field(
-        default_factory=OptimizerConfig, description="Adam and its learning rate"
-    )
-    ema: float = Field(
-        0.9999, ge=0, lt=1, description="decay of the averaged weights, which become the student"
-    )
+    batch: int = Field(16, ge=1, description="samples per iteration over all processes and accumulation steps")
+    micro_batch: int | None = Field(None, ge=1, description="samples per process and backward pass; none: all at once")
+    optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig, description="Adam and its learning rate")
+    ema: float = Field(0.9999, ge=0, lt=1, description="decay of the averaged weights, which become the student")
     precision: Literal["no", "bf16", "fp16"] = Field("no", description="autocast; `no` is float32")
     checkpoint_every: int = Field(500, ge=1, description="iterations between checkpoints")
     keep: int = Field(2, ge=1, description="checkpoints kept")
     activation_checkpointing: bool = Field(False, description="less memory, more time")
     compile: bool = Field(False, description="torch.compile of the student")
-    dropout: float = Field(
-        0.0, ge=0, lt=1, description="of the student at t; teacher and student at u run without"
-    )
+    dropout: float = Field(0.0, ge=0, lt=1, description="of the student at t; teacher and student at u run without")
     label_dropout: float = Field(
         0.1, ge=0, le=1, description="share of labels dropped; without it guidance is not distilled"
     )

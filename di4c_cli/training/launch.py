@@ -88,9 +88,7 @@ def launch(processes: int, command: list[str], cpu: bool) -> int:
 
 def _run(command: list[str], environments: list[dict[str, str]]) -> int:
     """Run a command once per environment; only the first process writes to the terminal."""
-    from torch.distributed.elastic import (
-        multiprocessing as elastic,
-    )  # here: `di4c --help` must not import torch
+    from torch.distributed.elastic import multiprocessing as elastic  # here: `di4c --help` must not import torch
 
     logging.getLogger(elastic.__name__).setLevel(logging.CRITICAL)
     before = {number: signal.getsignal(number) for number in HANDLED_SIGNALS}
@@ -102,9 +100,7 @@ def _run(command: list[str], environments: list[dict[str, str]]) -> int:
                 command[0],
                 args={rank: tuple(command[1:]) for rank in ranks},
                 envs={rank: environments[rank] | {LAUNCHER_VARIABLE: str(os.getpid())} for rank in ranks},
-                logs_specs=elastic.DefaultLogsSpecs(
-                    folder, {rank: elastic.Std.ERR for rank in ranks if rank}
-                ),
+                logs_specs=elastic.DefaultLogsSpecs(folder, {rank: elastic.Std.ERR for rank in ranks if rank}),
             )
             assert isinstance(context, elastic.SubprocessContext)
             try:
@@ -151,9 +147,7 @@ def _outcome(context: SubprocessContext, stopped: bool) -> int:
     deadline = math.inf
     while len(order) < len(processes) and time.monotonic() < deadline:
         time.sleep(POLL_SECONDS)
-        order += [
-            rank for rank, process in processes.items() if rank not in order and process.poll() is not None
-        ]
+        order += [rank for rank, process in processes.items() if rank not in order and process.poll() is not None]
         if deadline == math.inf and any(processes[rank].returncode for rank in order):
             deadline = time.monotonic() + FAILURE_GRACE_SECONDS
     context.close(signal.SIGKILL)  # a process that waits for a dead one does not react to other signals

@@ -45,18 +45,10 @@ class TrainingLoop:
     """The state of one round and its steps."""
 
     def __init__(
-        self,
-        accelerator: Accelerator,
-        recipe: Recipe,
-        number: int,
-        method: Method,
-        source: Source,
-        context: RunContext,
+        self, accelerator: Accelerator, recipe: Recipe, number: int, method: Method, source: Source, context: RunContext
     ) -> None:
         self.accelerator, self.recipe, self.source, self.context = accelerator, recipe, source, context
-        self.plan = make_batch_plan(
-            recipe.training.batch, recipe.training.micro_batch, accelerator.num_processes
-        )
+        self.plan = make_batch_plan(recipe.training.batch, recipe.training.micro_batch, accelerator.num_processes)
         accelerator.gradient_accumulation_steps = self.plan.passes
         method.touch_all_parameters = accelerator.num_processes > 1
         plugin = accelerator.state.deepspeed_plugin
@@ -150,9 +142,7 @@ class TrainingLoop:
                 for parameter in group["params"]:
                     parameter.grad = None  # Adam skips it: its state stays as it is
         norm = self._clip(groups[part]["params"], self.settings[part].clip)
-        row, stop = figures.reduce(
-            self.accelerator, self.plan.passes, self.context.stop.asked, self._names[part]
-        )
+        row, stop = figures.reduce(self.accelerator, self.plan.passes, self.context.stop.asked, self._names[part])
         good = row["loss"] is not None and finite_or_none(norm) is not None
         if good or self.accelerator.scaler is not None:
             # with fp16 the scaler itself skips a bad step and learns a smaller scale from it
@@ -189,12 +179,7 @@ class TrainingLoop:
         if not self.accelerator.is_main_process:
             return
         row: MetricsRow = {"round": self.progress.round, "step": self.progress.step, **figures}
-        row |= {
-            "grad_norm": finite_or_none(norm),
-            "lr": rate,
-            "skipped": not good,
-            "seconds": round(seconds, 4),
-        }
+        row |= {"grad_norm": finite_or_none(norm), "lr": rate, "skipped": not good, "seconds": round(seconds, 4)}
         if self.context.metrics is not None:
             self.context.metrics.append(row)
         self.context.report(row)

@@ -37,11 +37,7 @@ class StepMetrics:
         self.loss: Tensor | None = None
 
     def add(
-        self,
-        total: Tensor,
-        terms: dict[str, Tensor],
-        active: dict[str, Tensor],
-        diagnostics: dict[str, Tensor],
+        self, total: Tensor, terms: dict[str, Tensor], active: dict[str, Tensor], diagnostics: dict[str, Tensor]
     ) -> None:
         """Add one backward pass. A term counts the samples that it covers, a diagnostic those with a finite value."""
         total = _wide(total)
@@ -57,9 +53,7 @@ class StepMetrics:
         self.sums[name] = self.sums.get(name, torch.zeros_like(total)) + total
         self.counts[name] = self.counts.get(name, torch.zeros_like(count)) + count
 
-    def reduce(
-        self, accelerator: Accelerator, passes: int, stop: bool, names: list[str]
-    ) -> tuple[MetricsRow, bool]:
+    def reduce(self, accelerator: Accelerator, passes: int, stop: bool, names: list[str]) -> tuple[MetricsRow, bool]:
         """Means over all processes, and whether any process was asked to stop, in one collective per step.
 
         `names` is the agreed order of the metrics and is kept from step to step. A process with a new name makes all
@@ -76,9 +70,7 @@ class StepMetrics:
             row[name] = finite_or_none(total / count) if count else None
         return row, packed[0] > 0
 
-    def _sum_over_processes(
-        self, accelerator: Accelerator, passes: int, stop: bool, names: list[str]
-    ) -> list[float]:
+    def _sum_over_processes(self, accelerator: Accelerator, passes: int, stop: bool, names: list[str]) -> list[float]:
         assert self.loss is not None
         zero = torch.zeros_like(self.loss)
         parts = [zero + float(stop), zero + float(not self.sums.keys() <= set(names))]
@@ -178,9 +170,7 @@ def start_trackers(accelerator: Accelerator, recipe: Recipe, run_name: str) -> N
     if "WANDB_API_KEY" not in os.environ:
         os.environ.setdefault("WANDB_MODE", "offline")
     settings = flatten(recipe.model_dump(mode="json"))
-    plain = {
-        key: value if isinstance(value, (int, float, str)) else str(value) for key, value in settings.items()
-    }
+    plain = {key: value if isinstance(value, (int, float, str)) else str(value) for key, value in settings.items()}
     accelerator.init_trackers(run_name.replace("/", "-"), config=plain)
 
 

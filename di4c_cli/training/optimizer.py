@@ -20,19 +20,11 @@ def part_settings(parts: Sequence[TrainedPart], base: OptimizerConfig) -> list[O
     return settings
 
 
-def build_optimizer(
-    parts: Sequence[TrainedPart], settings: Sequence[OptimizerConfig]
-) -> torch.optim.Optimizer:
+def build_optimizer(parts: Sequence[TrainedPart], settings: Sequence[OptimizerConfig]) -> torch.optim.Optimizer:
     """One optimizer with a group per part; `adam` couples weight decay with the gradient, `adamw` does not."""
     kind = torch.optim.AdamW if settings[0].kind == "adamw" else torch.optim.Adam
     groups = [
-        {
-            "params": part.parameters,
-            "lr": own.lr,
-            "betas": own.betas,
-            "eps": own.eps,
-            "weight_decay": own.weight_decay,
-        }
+        {"params": part.parameters, "lr": own.lr, "betas": own.betas, "eps": own.eps, "weight_decay": own.weight_decay}
         for part, own in zip(parts, settings, strict=True)
     ]
     return kind(groups)

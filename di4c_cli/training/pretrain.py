@@ -149,18 +149,12 @@ def validate(denoiser: Denoiser, x: Tensor, label: Tensor | None, low: float) ->
         rows = slice(start, start + VALIDATION_BATCH)
         noise = Noise(0, range(start, start + len(x[rows])), "validate")
         t, corrupt = _times(noise, low), noise.uniform("corrupt", x.shape[1])
-        losses.append(
-            denoising_loss(denoiser, x[rows], None if label is None else label[rows], t, corrupt, False)
-        )
+        losses.append(denoising_loss(denoiser, x[rows], None if label is None else label[rows], t, corrupt, False))
     return float(torch.cat(losses).mean())
 
 
 def train(
-    denoiser: Denoiser,
-    samples: LabelledSamples,
-    held_out: LabelledSamples,
-    config: PretrainConfig,
-    report: Report,
+    denoiser: Denoiser, samples: LabelledSamples, held_out: LabelledSamples, config: PretrainConfig, report: Report
 ) -> tuple[Denoiser, PretrainHistory]:
     """Train and return the EMA weights with the lowest held-out loss; stop when it no longer falls."""
     torch.manual_seed(config.seed)  # dropout alone uses the global generator

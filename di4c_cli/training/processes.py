@@ -29,14 +29,7 @@ COLLECTIVE_TIMEOUT = timedelta(hours=2)
 """How long processes wait for each other; one may be encoding a corpus. A dead process is noticed at once."""
 DEVICE_VARIABLE = "ACCELERATE_TORCH_DEVICE"
 """Environment variable in which Accelerate looks for the device."""
-LOST_CONNECTION_WORDS = (
-    "Connection closed by peer",
-    "Connection reset",
-    "Broken pipe",
-    "Socket",
-    "gloo",
-    "NCCL",
-)
+LOST_CONNECTION_WORDS = ("Connection closed by peer", "Connection reset", "Broken pipe", "Socket", "gloo", "NCCL")
 """Words of torch's error messages which mean that another process of the run is gone."""
 SAME_KEY_PRESS_SECONDS = 0.2
 """A second signal within this time belongs to the same key press: some launchers send it twice."""
@@ -63,9 +56,7 @@ def lost_contact(error: Exception) -> bool:
     return isinstance(error, RuntimeError) and any(words in str(error) for words in LOST_CONNECTION_WORDS)
 
 
-def make_accelerator(
-    precision: str, device: str | None, trackers: Sequence[str], project: Path
-) -> Accelerator:
+def make_accelerator(precision: str, device: str | None, trackers: Sequence[str], project: Path) -> Accelerator:
     """The accelerator of this process, for as many processes as the launcher started."""
     check_device(device)
     cpu = on_cpu(device)
@@ -177,9 +168,7 @@ class StopRequest:
             self._write("di4c: stopped at once; the last checkpoint is intact.\n")
             os._exit(128 + number)
         if not self._first:
-            self._write(
-                "di4c: finishing this step and writing a checkpoint; a second signal stops at once.\n"
-            )
+            self._write("di4c: finishing this step and writing a checkpoint; a second signal stops at once.\n")
         self._first.setdefault(number, now)
 
     def _write(self, text: str) -> None:

@@ -48,12 +48,7 @@ def pool_size(recipe: Recipe) -> tuple[float, int]:
 
 
 def with_synthetic(
-    source: Source,
-    recipe: Recipe,
-    teacher: Model,
-    round_number: int,
-    device: torch.device,
-    say: Callable[[str], None],
+    source: Source, recipe: Recipe, teacher: Model, round_number: int, device: torch.device, say: Callable[[str], None]
 ) -> Source:
     """The stream with samples of the teacher mixed in, drawn on `device` before the round."""
     share, count = pool_size(recipe)

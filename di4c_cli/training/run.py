@@ -22,24 +22,10 @@ from di4c_cli.model_folder import save_folder
 from di4c_cli.recipe import Recipe
 from di4c_cli.training.checkpoint import full_disk_explained
 from di4c_cli.training.loop import Report, RunContext, TrainingLoop
-from di4c_cli.training.metrics import (
-    MetricsFile,
-    MetricsRow,
-    check_trackers,
-    read_rows,
-    start_trackers,
-    track,
-)
+from di4c_cli.training.metrics import MetricsFile, MetricsRow, check_trackers, read_rows, start_trackers, track
 from di4c_cli.training.pictures import draw_curves, write_samples
 from di4c_cli.training.plan import make_batch_plan
-from di4c_cli.training.processes import (
-    StopRequest,
-    idle_mps,
-    lost_contact,
-    make_accelerator,
-    on_main,
-    stop_on_signal,
-)
+from di4c_cli.training.processes import StopRequest, idle_mps, lost_contact, make_accelerator, on_main, stop_on_signal
 from di4c_cli.training.round_data import open_round_data, with_synthetic
 from di4c_cli.training.run_folder import RunFolder, RunState
 from di4c_cli.training.student_init import build_method, method_on_meta, new_student, student_config
@@ -113,13 +99,7 @@ def _claim(folder: RunFolder, recipe: Recipe, options: RunOptions, stack: ExitSt
 class Run:
     """The rounds of one recipe."""
 
-    def __init__(
-        self,
-        accelerator: Accelerator,
-        recipe: Recipe,
-        folder: RunFolder,
-        options: RunOptions,
-    ) -> None:
+    def __init__(self, accelerator: Accelerator, recipe: Recipe, folder: RunFolder, options: RunOptions) -> None:
         self.accelerator, self.recipe, self.folder, self.options = accelerator, recipe, folder, options
         make_batch_plan(recipe.training.batch, recipe.training.micro_batch, accelerator.num_processes)
         # the main process first: it may fetch or encode what the others then find, and it reports mistakes
@@ -148,9 +128,7 @@ class Run:
             self.accelerator.wait_for_everyone()
         if self.accelerator.is_main_process:
             with full_disk_explained(self.folder.student):
-                draw_curves(
-                    read_rows(self.folder.metrics), self.folder.curves, self.recipe.method.live_metrics
-                )
+                draw_curves(read_rows(self.folder.metrics), self.folder.curves, self.recipe.method.live_metrics)
                 self.folder.finish(self.recipe.rounds)
         self.accelerator.wait_for_everyone()
         self.accelerator.end_training()
@@ -179,13 +157,7 @@ class Run:
         self.accelerator.free_memory()
 
     def _train(
-        self,
-        number: int,
-        teacher: Model,
-        source: Source,
-        config: ModelConfig,
-        context: RunContext,
-        last: Path | None,
+        self, number: int, teacher: Model, source: Source, config: ModelConfig, context: RunContext, last: Path | None
     ) -> Model:
         """The training loop of one round; returns the averaged student."""
         student = new_student(teacher, config, self.recipe, number).to(self.options.dtype)
@@ -202,12 +174,7 @@ class Run:
         return averaged(config, loop.ema.tensors(), teacher.folder)
 
     def _context(
-        self,
-        number: int,
-        stop: StopRequest,
-        metrics: MetricsFile | None,
-        config: ModelConfig,
-        teacher: Model,
+        self, number: int, stop: StopRequest, metrics: MetricsFile | None, config: ModelConfig, teacher: Model
     ) -> RunContext:
         def sample(step: int, tensors: dict[str, Tensor]) -> None:
             model = averaged(config, tensors, teacher.folder).with_teacher(self.teacher)

@@ -159,9 +159,7 @@ def _read_recipe(path: Path) -> dict[str, Any]:
     except (yaml.YAMLError, UnicodeDecodeError):
         tree = None
     if not isinstance(tree, dict):
-        raise UserError(
-            f"{path} is not a readable recipe.", "Choose another --out, or --force moves the folder aside."
-        )
+        raise UserError(f"{path} is not a readable recipe.", "Choose another --out, or --force moves the folder aside.")
     return tree
 
 

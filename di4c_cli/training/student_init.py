@@ -72,9 +72,7 @@ def new_student(teacher: Model, config: ModelConfig, recipe: Recipe, round_numbe
     wrong = sorted(name for name in given.keys() & own.keys() if given[name].shape != own[name].shape)
     if unknown or wrong:
         name = (unknown + wrong)[0]
-        raise UserError(
-            f"The student has no place for the teacher's '{name}'.", "Check the recipe's latent section."
-        )
+        raise UserError(f"The student has no place for the teacher's '{name}'.", "Check the recipe's latent section.")
     if teacher.denoiser.latent is None:
         (seed,) = sample_seeds(f"{recipe.seed}:init", [round_number])
         denoiser.network.init_latent(recipe.latent.init, torch.Generator().manual_seed(seed))  # type: ignore[operator]

@@ -39,9 +39,7 @@ class Sweep(Section):
     steps: list[int] = Field(min_length=1, description="sampling steps, the columns of the table")
     samples: int = Field(2000, ge=2, description="samples for each figure")
     metrics: list[str] = Field(default_factory=lambda: ["frechet", "is"], description="figures in each cell")
-    rows: list[SweepRow] = Field(
-        min_length=1, description="`label` and `set`, dotted keys and values, of each student"
-    )
+    rows: list[SweepRow] = Field(min_length=1, description="`label` and `set`, dotted keys and values, of each student")
 
 
 def read_sweep(name: str) -> Sweep:
@@ -59,7 +57,4 @@ def read_sweep(name: str) -> Sweep:
 
 def row_recipes(sweep: Sweep, base: str | None, overrides: dict[str, Any]) -> list[tuple[SweepRow, Recipe]]:
     """Every row as a whole recipe; `overrides` (flags) take precedence."""
-    return [
-        (row, recipe_file.read(base or sweep.base, {**sweep.set, **row.set, **overrides}))
-        for row in sweep.rows
-    ]
+    return [(row, recipe_file.read(base or sweep.base, {**sweep.set, **row.set, **overrides})) for row in sweep.rows]

@@ -16,14 +16,8 @@ from di4c_cli.cli.app import app
 SMALL: dict[str, Any] = {
     "tolerance": 0.25,
     "benchmarks": {
-        "a": {
-            "command": ["di4c_cli", "bench-latency"],
-            "ratios": {"overhead": {"worse": "higher", "value": 1.0}},
-        },
-        "b": {
-            "command": ["benchmarks.train"],
-            "ratios": {"dense_over_ours": {"worse": "lower", "value": 2.0}},
-        },
+        "a": {"command": ["di4c_cli", "bench-latency"], "ratios": {"overhead": {"worse": "higher", "value": 1.0}}},
+        "b": {"command": ["benchmarks.train"], "ratios": {"dense_over_ours": {"worse": "lower", "value": 2.0}}},
     },
 }
 

@@ -97,6 +97,7 @@ def test_textbook_samplers_leave_no_mask() -> None:
     assert x.shape == (2, 16) and int(x.min()) >= 0 and int(x.max()) < 6
 
 
+@pytest.mark.slow
 def test_shapes_have_the_published_sizes() -> None:
     facts = {name: (shape.sampling["steps"], shape.batch) for name, shape in SHAPES.items()}
     assert facts["cifar10"] == (10, 50) and facts["imagenet"] == (4, 64) and facts["openwebtext"] == (16, 16)
@@ -107,6 +108,7 @@ def test_shapes_have_the_published_sizes() -> None:
     assert counts["imagenet"] == 174_160_874 and counts["openwebtext"] == 169_627_218
 
 
+@pytest.mark.slow
 def test_bench_latency_states_a_reduced_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     small = {"type": "dit", "symbols": 9, "length": 6, "width": 8, "depth": 1, "heads": 2, "cond_dim": 4}
     shape = replace(SHAPES["openwebtext"], network=small, process={"type": "masked", "symbols": 9})

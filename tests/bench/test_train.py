@@ -16,6 +16,7 @@ APP = typer.Typer()
 APP.command()(train.main)
 
 
+@pytest.mark.slow
 def test_train_measures_all_sides(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(train.__file__).parents[1]))
     ran = CliRunner().invoke(APP, [*TINY, "--runs", "1", "--sides", ",".join(train.SIDES), "--threads", "1"])
@@ -41,6 +42,7 @@ MISTAKES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("words", "reason"), MISTAKES)
 def test_train_reports_a_mistake_in_one_sentence(
     monkeypatch: pytest.MonkeyPatch, words: list[str], reason: str

@@ -18,9 +18,7 @@ from di4c_cli.cli.console import guarded
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "di4c_cli", *words], capture_output=True, text=True, check=False
-    )
+    return subprocess.run([sys.executable, "-m", "di4c_cli", *words], capture_output=True, text=True, check=False)
 
 
 @pytest.mark.slow
@@ -51,10 +49,7 @@ def test_command_help_imports_no_torch(command: str) -> None:
 def test_option_help_exists_and_is_shown_as_written(command: str) -> None:
     """Square brackets are markup to the help's printer: `Steps [4].` would be shown as `Steps .`"""
     found = get_command(app).commands[command]
-    parameters = [
-        *found.params,
-        *(own for sub in getattr(found, "commands", {}).values() for own in sub.params),
-    ]
+    parameters = [*found.params, *(own for sub in getattr(found, "commands", {}).values() for own in sub.params)]
     assert parameters
     for parameter in parameters:
         told = getattr(parameter, "help", None)

@@ -25,6 +25,7 @@ def call(*args: str) -> Any:
     return CliRunner().invoke(app, list(args))
 
 
+@pytest.mark.slow
 def test_distill_ends_with_the_next_commands(teacher: Path, tmp_path: Path) -> None:
     args = arguments(teacher, tmp_path / "run", "--json", iterations=3)
     first = call(*args)
@@ -51,12 +52,7 @@ def test_resolve_takes_the_embedded_digits_by_default() -> None:
     assert (recipe.teacher, recipe.rounds, name) == ("sdtt-7", 2, "sdtt-7")
     recipe, name = resolve("mdlm", None, {}, ["method.alpha.kind=const", "training.batch=6"])
     assert isinstance(recipe.method, Di4CConfig)
-    assert (recipe.teacher, name, recipe.method.alpha.kind, recipe.training.batch) == (
-        "mdlm",
-        "sdtt-7",
-        "const",
-        6,
-    )
+    assert (recipe.teacher, name, recipe.method.alpha.kind, recipe.training.batch) == ("mdlm", "sdtt-7", "const", 6)
 
 
 @pytest.mark.parametrize(
@@ -70,9 +66,7 @@ def test_resolve_takes_the_embedded_digits_by_default() -> None:
         (None, "di4c/tiny-vq", "variational", "tiny-vq"),
     ],
 )
-def test_resolve_finds_the_recipe_of_a_method(
-    teacher: str | None, recipe: str | None, method: str, name: str
-) -> None:
+def test_resolve_finds_the_recipe_of_a_method(teacher: str | None, recipe: str | None, method: str, name: str) -> None:
     resolved, found = resolve(teacher, recipe, {}, [], method)
     assert (found, resolved.method.name) == (name, method)
     assert teacher is None or resolved.teacher == teacher
@@ -81,9 +75,7 @@ def test_resolve_finds_the_recipe_of_a_method(
 @pytest.mark.parametrize(
     ("old", "new"), [("paper/tiny-digits", "di4c/tiny-digits"), ("leader/sdtt-7", "variational/sdtt-7")]
 )
-def test_dry_run_with_an_old_recipe_name_says_the_new_one(
-    teacher: Path, tmp_path: Path, old: str, new: str
-) -> None:
+def test_dry_run_with_an_old_recipe_name_says_the_new_one(teacher: Path, tmp_path: Path, old: str, new: str) -> None:
     words = ["distill", "--teacher", str(teacher), "--data", "teacher", "--dry-run", "--iterations", "1"]
     renamed = call(*words, "--recipe", old, "--out", str(tmp_path / "run"))
     assert f"The recipe {old} is now called {new}." in renamed.stderr
@@ -117,9 +109,7 @@ def test_dry_run_with_an_old_recipe_name_says_the_new_one(
         (["--processes", "2", "--accelerate-config", "fsdp"], ["fsdp2"]),
     ],
 )
-def test_distill_answers_a_mistake_in_a_sentence_and_writes_nothing(
-    args: list[str], words: list[str]
-) -> None:
+def test_distill_answers_a_mistake_in_a_sentence_and_writes_nothing(args: list[str], words: list[str]) -> None:
     result = call("distill", *args)
     assert result.exit_code == 2, result.stderr
     for word in words:
@@ -136,6 +126,7 @@ def test_distill_rejects_an_out_folder_of_something_else(teacher: Path, tmp_path
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
+@pytest.mark.slow
 def test_dry_run_prints_and_writes_nothing(teacher: Path, tmp_path: Path) -> None:
     args = arguments(teacher, tmp_path / "run", "--dry-run")
     result = call(*args)
@@ -150,6 +141,7 @@ def test_duration_has_seconds_minutes_or_hours() -> None:
     assert [duration(seconds) for seconds in (3.6, 200, 7500)] == ["4 s", "3:20", "2:05:00"]
 
 
+@pytest.mark.slow
 def test_distill_says_which_recipe_it_chose(teacher: Path, tmp_path: Path) -> None:
     words = ["distill", "--teacher", str(teacher), "--dry-run", "--iterations", "1"]
     guessed = call(*words, "--out", str(tmp_path / "a"))

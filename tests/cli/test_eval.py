@@ -40,6 +40,7 @@ def evaluated(digits: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactor
     return out
 
 
+@pytest.mark.slow
 def test_eval_writes_table_json_plot_and_page(evaluated: Path) -> None:
     names = sorted(path.name for path in evaluated.iterdir())
     assert names == ["parts", "quality.png", "report.html", "results.json", "samples"]
@@ -51,15 +52,15 @@ def test_eval_writes_table_json_plot_and_page(evaluated: Path) -> None:
     assert "--seed" not in results.command
 
 
-def test_eval_json_is_alone_on_stdout_and_equal_in_a_second_run(
-    digits: tuple[Path, Path], evaluated: Path
-) -> None:
+@pytest.mark.slow
+def test_eval_json_is_alone_on_stdout_and_equal_in_a_second_run(digits: tuple[Path, Path], evaluated: Path) -> None:
     done = run("eval", "--student", digits[1], "--steps", "1,2", "-n", 40, "--json", "--out", "again")
     assert done.exit_code == 0
     again, first = json.loads(done.stdout), json.loads((evaluated / "results.json").read_bytes())
     assert [cell["figures"] for cell in again["cells"]] == [cell["figures"] for cell in first["cells"]]
 
 
+@pytest.mark.slow
 def test_eval_and_report_write_into_the_run(digits: tuple[Path, Path], tmp_path: Path) -> None:
     run_folder = Path("runs") / "mine"
     save_pair(run_folder)
@@ -71,6 +72,7 @@ def test_eval_and_report_write_into_the_run(digits: tuple[Path, Path], tmp_path:
     assert run("report", run_folder).stdout.strip() == "runs/mine/evaluation/report.html"
 
 
+@pytest.mark.slow
 def test_compare_prints_verdicts(digits: tuple[Path, Path], evaluated: Path) -> None:
     run("eval", "--student", digits[1], "--steps", "1", "-n", 40, "--seed", 5, "--out", "other")
     done = run("compare", evaluated, "other")
@@ -79,6 +81,7 @@ def test_compare_prints_verdicts(digits: tuple[Path, Path], evaluated: Path) -> 
     assert {one["column"] for one in found} == {"1 step"} and len(found) == 2 * 5
 
 
+@pytest.mark.slow
 def test_compare_rejects_other_protocols(evaluated: Path) -> None:
     content = json.loads((evaluated / "results.json").read_bytes())
     content["protocol"] = "tiny-vq"
@@ -117,6 +120,7 @@ def test_eval_rejects_an_out_folder_with_something_else(digits: tuple[Path, Path
     assert [path.name for path in Path("mine").iterdir()] == ["letter.txt"]
 
 
+@pytest.mark.slow
 def test_eval_rejects_a_judge_without_tokenizer(text_pair: tuple[Path, Path], judge_folder: Path) -> None:
     bare = Path("bare")
     bare.mkdir()
@@ -134,6 +138,7 @@ def test_eval_rejects_references_too_small_or_of_another_size(digits: tuple[Path
     assert "reference 'large.npy' are 32×32, the samples 8×8" in large
 
 
+@pytest.mark.slow
 def test_eval_measures_samples_of_a_file(judge_folder: Path) -> None:
     images = np.random.default_rng(0).integers(0, 256, size=(30, 8, 8)).astype(np.uint8)
     np.save("mine.npy", images)
@@ -144,11 +149,7 @@ def test_eval_measures_samples_of_a_file(judge_folder: Path) -> None:
     Path("mine.txt").write_text("one two three\nfour five six\n")
     done = run("eval", "--samples", "mine.txt", "--judge", judge_folder, "--json")
     assert done.exit_code == 0, done.output
-    assert set(json.loads(done.stdout)["cells"][0]["figures"]) == {
-        "perplexity_strict",
-        "bits_per_byte",
-        "entropy",
-    }
+    assert set(json.loads(done.stdout)["cells"][0]["figures"]) == {"perplexity_strict", "bits_per_byte", "entropy"}
 
 
 def test_eval_rejects_empty_sample_files() -> None:
@@ -160,25 +161,21 @@ def test_eval_rejects_empty_sample_files() -> None:
     assert "holds no samples" in refused("eval", "--samples", "folder")
 
 
+@pytest.mark.slow
 def test_eval_measures_a_small_space_exactly(tmp_path: Path) -> None:
     _, student = save_pair(tmp_path / "pair", "space")
     np.save("data.npy", small_model("teacher", 7, "space").sample(200, steps=3).numpy())
     done = run("eval", "--student", student, "--reference", "data.npy", "--steps", "1,2", "-n", 30, "--json")
     assert done.exit_code == 0, done.output
     figures = json.loads(done.stdout)["cells"][0]["figures"]
-    assert (
-        figures["tv"]["interval"] == "exact"
-        and 0 <= figures["tv"]["value"] <= 1
-        and figures["kl"]["value"] > 0
-    )
+    assert figures["tv"]["interval"] == "exact" and 0 <= figures["tv"]["value"] <= 1 and figures["kl"]["value"] > 0
 
 
+@pytest.mark.slow
 def test_eval_lists_and_runs_protocols(digits: tuple[Path, Path]) -> None:
     listing = run("eval", "--protocol", "list")
     assert "cifar10-table1" in listing.stdout and "owt-mauve" in listing.stdout
     done = run("eval", "--student", digits[1], "--protocol", "imagenet-best", "--limit", 24, "--out", "best")
     assert done.exit_code == 0, done.output
     assert "[6.57]" in done.stdout and "di4c-d" in done.stdout, "rows without a model show the paper's figure"
-    assert "fixes its own steps" in refused(
-        "eval", "--student", digits[1], "--protocol", "imagenet-best", "--steps", 2
-    )
+    assert "fixes its own steps" in refused("eval", "--student", digits[1], "--protocol", "imagenet-best", "--steps", 2)

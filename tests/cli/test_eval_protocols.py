@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from di4c_cli.cli.app import app
@@ -35,11 +36,10 @@ def table(text: str) -> list[list[str]]:
 
 
 def check_complete(name: str, cells: list[dict[str, object]]) -> None:
-    assert [(cell["row"], cell["column"]) for cell in cells] == [
-        (c.row, c.column) for c in get_protocol(name).cells
-    ]
+    assert [(cell["row"], cell["column"]) for cell in cells] == [(c.row, c.column) for c in get_protocol(name).cells]
 
 
+@pytest.mark.slow
 def test_cifar10_table1(tmp_path: Path) -> None:
     printed, cells = run("cifar10-table1", *tauldr(), *instrument(tmp_path, 8), "--limit", 2)
     check_complete("cifar10-table1", cells)
@@ -51,6 +51,7 @@ def test_cifar10_table1(tmp_path: Path) -> None:
     assert cells[-1]["settings"]["hybrid"] == 20  # type: ignore[index]
 
 
+@pytest.mark.slow
 def test_cifar10_steps(tmp_path: Path) -> None:
     teacher, student = save_pair(tmp_path / "pair", "pixels")
     printed, cells = run("cifar10-steps", "--teacher", teacher, "--student", student, "--limit", 2)
@@ -60,6 +61,7 @@ def test_cifar10_steps(tmp_path: Path) -> None:
     assert rows[1][1].endswith("[392.24]") and rows[5][10].endswith("[8.39]"), "FID, then IS"
 
 
+@pytest.mark.slow
 def test_cifar10_tau(tmp_path: Path) -> None:
     """A thousand steps of a pixel model of a few weights."""
     teacher, _ = save_pair(tmp_path / "pair", "pixels")
@@ -73,6 +75,7 @@ def test_cifar10_tau(tmp_path: Path) -> None:
     assert "entropies" not in printed
 
 
+@pytest.mark.slow
 def test_cifar10_pc(tmp_path: Path) -> None:
     printed, cells = run("cifar10-pc", *tauldr(), *instrument(tmp_path, 8), "--limit", 2)
     check_complete("cifar10-pc", cells)
@@ -83,6 +86,7 @@ def test_cifar10_pc(tmp_path: Path) -> None:
     assert set(chosen[:3]) <= {1e-3, 1e-4, 1e-5} and chosen[3] is None
 
 
+@pytest.mark.slow
 def test_imagenet_fid_is(tmp_path: Path) -> None:
     printed, cells = run("imagenet-fid-is", *maskgit(tmp_path), *instrument(tmp_path, 16), "--limit", 7)
     check_complete("imagenet-fid-is", cells)
@@ -94,6 +98,7 @@ def test_imagenet_fid_is(tmp_path: Path) -> None:
     assert (Path("out") / "quality.png").is_file()
 
 
+@pytest.mark.slow
 def test_imagenet_best(tmp_path: Path) -> None:
     printed, cells = run("imagenet-best", *maskgit(tmp_path), *instrument(tmp_path, 16), "--limit", 7)
     check_complete("imagenet-best", cells)
@@ -111,6 +116,7 @@ def test_imagenet_samples(tmp_path: Path) -> None:
     assert all((Path("out") / str(cell["picture"])).is_file() for cell in cells)
 
 
+@pytest.mark.slow
 def test_owt_uncond(text_pair: tuple[Path, Path], judge_folder: Path) -> None:
     printed, cells = run("owt-uncond", *text_rows(text_pair), "--judge", judge_folder, "--limit", 2)
     check_complete("owt-uncond", cells)
@@ -119,6 +125,7 @@ def test_owt_uncond(text_pair: tuple[Path, Path], judge_folder: Path) -> None:
     assert "generative perplexity (strict)" in printed and "unigram entropy" in printed
 
 
+@pytest.mark.slow
 def test_owt_cond(text_pair: tuple[Path, Path], judge_folder: Path) -> None:
     Path("prompts.txt").write_text("It is a truth universally acknowledged, that a single man\n" * 2)
     flags = ["--judge", judge_folder, "--prompts", "prompts.txt", "--limit", 12]
@@ -129,6 +136,7 @@ def test_owt_cond(text_pair: tuple[Path, Path], judge_folder: Path) -> None:
     assert len(table(printed)) == 3 * 6 and "Self-BLEU (0-100) ↓" in printed
 
 
+@pytest.mark.slow
 def test_owt_mauve(text_pair: tuple[Path, Path], judge_folder: Path) -> None:
     Path("real.txt").write_text("\n".join(f"some real text number {i}" for i in range(20)))
     flags = ["--judge", judge_folder, "--reference", "real.txt", "--limit", 6]
@@ -137,6 +145,7 @@ def test_owt_mauve(text_pair: tuple[Path, Path], judge_folder: Path) -> None:
     assert len(table(printed)) == 6 and "MAUVE ↑" in printed
 
 
+@pytest.mark.slow
 def test_owt_samples(text_pair: tuple[Path, Path]) -> None:
     printed, cells = run("owt-samples", "--teacher", text_pair[0], "--student", text_pair[1])
     check_complete("owt-samples", cells)

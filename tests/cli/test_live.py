@@ -32,16 +32,5 @@ def test_live_table_shows_step_rate_time_left_terms_and_memory(monkeypatch: pyte
         for row in rows(4):
             table(row)
     shown = screen.getvalue()
-    for word in (
-        "step",
-        "rate",
-        "left",
-        "loss",
-        "correlation",
-        "memory",
-        "round 1/2 4/10",
-        "2.000",
-        "-0.500",
-        "MB",
-    ):
+    for word in ("step", "rate", "left", "loss", "correlation", "memory", "round 1/2 4/10", "2.000", "-0.500", "MB"):
         assert word in shown

@@ -35,11 +35,7 @@ def test_teachers_prints_a_table_and_json() -> None:
 def test_convert_prints_its_load_report(tmp_path: Path) -> None:
     code, out, err = invoke("convert", str(GOLDEN / "sdtt"), str(tmp_path / "out"), "--verbose")
     assert code == 0 and out == "" and "backbone.vocab_embed.embedding" in err
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {
-        "README.md",
-        "config.json",
-        "model.safetensors",
-    }
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"README.md", "config.json", "model.safetensors"}
     code, _, err = invoke("convert", str(GOLDEN / "sdtt"), str(tmp_path / "out"))
     assert code == 2 and "exists already" in err
     code, _, _ = invoke("convert", str(GOLDEN / "mdlm"), str(tmp_path / "out"), "--force")
@@ -71,9 +67,7 @@ def test_convert_force_replaces_models_only(tmp_path: Path, config: str, other: 
     assert sorted(tmp_path.iterdir()) == before and (tmp_path / "config.json").read_text() == config
 
 
-def test_convert_writes_into_the_empty_current_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_convert_writes_into_the_empty_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     code, _, err = invoke("convert", str(GOLDEN / "sdtt"), ".")

@@ -32,15 +32,11 @@ GREY = {
 }  # fmt: skip
 
 
-def save(
-    folder: Path, name: str, network: dict[str, Any], process: str, codec: dict[str, Any], **more: Any
-) -> str:
+def save(folder: Path, name: str, network: dict[str, Any], process: str, codec: dict[str, Any], **more: Any) -> str:
     """A model folder with random weights."""
     torch.manual_seed(0)
     settings = {"kind": "teacher", "name": name, "network": network, "codec": codec, **more}
-    config = ModelConfig.model_validate(
-        {**settings, "process": {"type": process, "symbols": network["symbols"]}}
-    )
+    config = ModelConfig.model_validate({**settings, "process": {"type": process, "symbols": network["symbols"]}})
     denoiser = build_denoiser(config)
     for parameter in denoiser.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
@@ -170,9 +166,7 @@ def test_show_steps_prints_every_step(models: dict[str, str]) -> None:
     assert Image.open("samples.gif").n_frames == 3  # type: ignore[attr-defined]
 
 
-def test_shards_resume_grow_and_equal_small_batches(
-    models: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shards_resume_grow_and_equal_small_batches(models: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shards, "SYMBOLS_PER_SHARD", 1600)  # 100 samples of 16
     words = ["--teacher", models["codes"], "--steps", "2", "--out", "many", "--label", "all"]
     result(*words, "-n", "250")

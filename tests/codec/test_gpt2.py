@@ -18,9 +18,7 @@ def test_gpt2_tokenizer_has_the_known_ids() -> None:
     assert tokenizer.token_to_id("Ġthe") == 262
 
 
-@pytest.mark.parametrize(
-    "text", ["The quick brown fox.\n\n  tabs\tand  spaces", "naïve café — λ ≠ 0 🙂", "\x00\x7f"]
-)
+@pytest.mark.parametrize("text", ["The quick brown fox.\n\n  tabs\tand  spaces", "naïve café — λ ≠ 0 🙂", "\x00\x7f"])
 @pytest.mark.parametrize("symbols", [256, 1000, 50257])
 def test_gpt2_tokenizer_round_trips_text(text: str, symbols: int) -> None:
     """From 256 entries on every byte has an id, so that nothing is lost."""

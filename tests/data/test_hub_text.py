@@ -69,9 +69,7 @@ def test_stream_rejects_an_empty_dataset() -> None:
         stream(texts=["a"]).read(0, 1)
 
 
-def test_hub_documents_fetch_a_file_when_it_is_reached(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hub_documents_fetch_a_file_when_it_is_reached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fetched: list[str] = []
     for number in range(2):
         parquet.write_table(
@@ -104,9 +102,7 @@ def test_listing_finds_and_pins_the_training_files(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", info)
     monkeypatch.setattr("huggingface_hub.get_hf_file_metadata", lambda url, timeout: None)
-    expected = Listing(
-        "user/set", "sha-of-refs/convert/parquet", ["text/train/0.parquet", "text/train/1.parquet"]
-    )
+    expected = Listing("user/set", "sha-of-refs/convert/parquet", ["text/train/0.parquet", "text/train/1.parquet"])
     assert find_listing("user/set", None, None) == expected
     assert find_listing("user/set", None, "text") == expected
     with pytest.raises(UserError, match="no Parquet files"):

@@ -37,9 +37,7 @@ def test_cifar_binary_and_sheets_give_the_same_data(tmp_path: Path) -> None:
     binary.mkdir(), sheets.mkdir()
     for part in (0, 1):
         chosen = slice(3 * part, 3 * part + 3)
-        records = np.concatenate(
-            [np.array(LABELS[chosen], np.uint8)[:, None], flat(PICTURES[chosen]).numpy()], 1
-        )
+        records = np.concatenate([np.array(LABELS[chosen], np.uint8)[:, None], flat(PICTURES[chosen]).numpy()], 1)
         (binary / f"data_batch_{part + 1}.bin").write_bytes(records.astype(np.uint8).tobytes())
         Image.fromarray(PICTURES[chosen].reshape(3, 1024, 3)).save(sheets / f"data_batch_{part + 1}.png")
     (sheets / "train_lables.json").write_text(json.dumps(LABELS))

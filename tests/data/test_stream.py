@@ -40,8 +40,7 @@ def test_shuffled_sample_depends_on_its_number_alone(start: int, counts: list[in
 
 def test_data_spec_orders_differ_by_seed_and_round() -> None:
     orders = [
-        stream(seed=seed, stream=name).read(0, 7).x0
-        for seed, name in ((3, "data/1"), (4, "data/1"), (3, "data/2"))
+        stream(seed=seed, stream=name).read(0, 7).x0 for seed, name in ((3, "data/1"), (4, "data/1"), (3, "data/2"))
     ]
     assert len({tuple(order[:, 0].tolist()) for order in orders if order is not None}) == 3
 

@@ -141,14 +141,7 @@ def test_encode_leaves_out_unknown_words(tmp_path: Path) -> None:
     teacher = model(1500, 4, {"type": "text", "asset": "text-units.json"})
     (tmp_path / "a.txt").write_text("We the xylophone people. The people, we")
     found = all_ids(find_items(str(tmp_path / "a.txt"), teacher))
-    assert teacher.decode(torch.tensor([found]))[0].split() == [
-        "we",
-        "the",
-        "people.",
-        "the",
-        "people,",
-        "we",
-    ]
+    assert teacher.decode(torch.tensor([found]))[0].split() == ["we", "the", "people.", "the", "people,", "we"]
 
 
 def test_find_items_explains_a_missing_path(tmp_path: Path) -> None:

@@ -219,9 +219,7 @@ def test_commands_finds_blocks_and_inline_code() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "recipe", RECIPES, ids=lambda recipe: recipe.relative_to(ROOT / "recipes").as_posix()
-)
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.relative_to(ROOT / "recipes").as_posix())
 def test_recipe_header_runs_the_recipe(recipe: Path, judge_folder: Path) -> None:
     """By a dry run, where the command has one."""
     command = header(recipe)
@@ -253,9 +251,7 @@ def test_page_names_existing_commands(page: Path) -> None:
 def test_page_python_runs(name: str) -> None:
     """Indented blocks that begin with an import are Python, and run."""
     blocks = re.findall(r"(?:^ {4}.*\n|^\n(?= {4}))+", (ROOT / name).read_text(encoding="utf-8"), re.M)
-    code = [
-        re.sub(r"^ {4}", "", block, flags=re.M) for block in blocks if re.match(r"\s*(import|from) ", block)
-    ]
+    code = [re.sub(r"^ {4}", "", block, flags=re.M) for block in blocks if re.match(r"\s*(import|from) ", block)]
     assert code
     for block in code:
         exec(compile(block.lstrip("\n"), name, "exec"), {})

@@ -68,12 +68,11 @@ def install(folder: Path) -> None:
     points = project.partition(f'"{group}"]\n')[2].replace('"', "")
     info = folder / f"{value['name'].replace('-', '_')}-{value['version']}.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text(
-        f"Metadata-Version: 2.1\nName: {value['name']}\nVersion: {value['version']}\n"
-    )
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {value['name']}\nVersion: {value['version']}\n")
     (info / "entry_points.txt").write_text(f"[{group}]\n{points}")
 
 
+@pytest.mark.slow
 def test_teacher_example_converts_and_trains(here: Path) -> None:
     run("make_weights.py", here)
     (here / "my_teachers.py").write_text(example("my_teachers.py"), encoding="utf-8")
@@ -90,6 +89,7 @@ def test_teacher_example_converts_and_trains(here: Path) -> None:
     assert "mine" in CliRunner().invoke(app, ["teachers"]).stdout
 
 
+@pytest.mark.slow
 def test_method_example_trains_from_two_files_one_registration_and_one_recipe(here: Path) -> None:
     package = here / "di4c_cli"
     shutil.copytree(Path(di4c_cli.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
@@ -101,9 +101,7 @@ def test_method_example_trains_from_two_files_one_registration_and_one_recipe(he
     registry = package / "methods" / "__init__.py"
     (old,) = re.findall(r"^AnyMethodConfig = .*$", registry.read_text(), re.M)
     text = registry.read_text().replace(old, union)
-    registry.write_text(
-        text.replace("from di4c_cli.methods.config", f"{added}\nfrom di4c_cli.methods.config")
-    )
+    registry.write_text(text.replace("from di4c_cli.methods.config", f"{added}\nfrom di4c_cli.methods.config"))
     (recipe,) = re.findall(r"```yaml\n(# reverse-kl.*?)```", PAGE, re.S)
     (here / "reverse-kl.yaml").write_text(recipe, encoding="utf-8")
     command = [sys.executable, "-m", "di4c_cli", "distill", "--recipe", "reverse-kl.yaml", "--out", "run"]

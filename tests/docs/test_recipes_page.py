@@ -15,9 +15,7 @@ def test_recipes_page_is_up_to_date() -> None:
 def test_recipe_keys_all_have_a_meaning() -> None:
     sections = [("recipe", Recipe), ("pretrain", PretrainConfig)]
     sections += [inner for _, model in sections for inner in make_recipes.nested(model)]
-    assert {"method: {name: di4c}", "method: {name: variational}", "training.optimizer"} <= dict(
-        sections
-    ).keys()
+    assert {"method: {name: di4c}", "method: {name: variational}", "training.optimizer"} <= dict(sections).keys()
     for where, model in sections:
         for name, field in model.model_fields.items():
             assert field.description, f"{where}.{name}"

@@ -12,9 +12,7 @@ from di4c_cli.evaluation.compare import compare
 from di4c_cli.evaluation.results import Cell, Figure, Instrument, Results, load
 
 
-def _results(
-    value: float, se: float | None = 1.0, n: int = 100, metric: str = "kid", **changes: object
-) -> Results:
+def _results(value: float, se: float | None = 1.0, n: int = 100, metric: str = "kid", **changes: object) -> Results:
     figure = Figure(value=value, se=se, better="lower")
     cell = Cell(row="student", column="4 steps", steps=4, n=n, seed=0, seconds=1.0, figures={metric: figure})
     facts = {
@@ -33,8 +31,7 @@ def _results(
 
 
 @pytest.mark.parametrize(
-    ("b", "verdict"),
-    [(10.0, "equal"), (12.0, "within noise"), (6.0, "B better"), (14.0, "B worse")],
+    ("b", "verdict"), [(10.0, "equal"), (12.0, "within noise"), (6.0, "B better"), (14.0, "B worse")]
 )
 def test_compare_gives_verdicts(b: float, verdict: str) -> None:
     (found,) = compare(_results(10.0), _results(b))

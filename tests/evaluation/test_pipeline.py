@@ -53,10 +53,7 @@ def test_prepare_rejects_an_unknown_scorer(tmp_path: Path) -> None:
 
 def test_prepare_rejects_a_row_that_the_protocol_does_not_have(tmp_path: Path) -> None:
     config = EvaluationConfig(
-        student="tiny-digits-student",
-        others={"b": "tiny-digits"},
-        protocol="tiny-digits",
-        out=tmp_path / "out",
+        student="tiny-digits-student", others={"b": "tiny-digits"}, protocol="tiny-digits", out=tmp_path / "out"
     )
     with pytest.raises(UserError, match="has no row for --model b"):
         prepare(config)
@@ -75,6 +72,7 @@ def test_task_of_finds_the_task_of_teacher_and_student(name: str) -> None:
     assert task_of(load(name)) is TASKS[name] is task_of(load(f"{name}-student"))
 
 
+@pytest.mark.slow
 def test_tasks_have_data_that_fits_their_codec() -> None:
     for task in TASKS.values():
         data = task.data

@@ -14,9 +14,7 @@ from di4c_cli.evaluation.results import Results
 from di4c_cli.report.summary import equal_entropy, interpolate
 
 
-def _run(
-    name: str, pair: tuple[Path | None, Path | None], out: Path, limit: int = 6, **more: object
-) -> Results:
+def _run(name: str, pair: tuple[Path | None, Path | None], out: Path, limit: int = 6, **more: object) -> Results:
     student, teacher = (None if path is None else str(path) for path in (pair[1], pair[0]))
     config = EvaluationConfig(
         student=student,
@@ -74,9 +72,8 @@ def test_prepare_rejects_fewer_samples_than_continuations(
         _run("owt-cond", text_pair, tmp_path / "a", 4, options=ScorerOptions(judge=str(judge_folder)))
 
 
-def test_evaluation_of_text_runs_with_a_judge(
-    text_pair: tuple[Path, Path], judge_folder: Path, tmp_path: Path
-) -> None:
+@pytest.mark.slow
+def test_evaluation_of_text_runs_with_a_judge(text_pair: tuple[Path, Path], judge_folder: Path, tmp_path: Path) -> None:
     options = ScorerOptions(judge=str(judge_folder))
     free = _run("owt-uncond", (text_pair[0], None), tmp_path / "a", 4, options=options)
     assert {"perplexity", "perplexity_strict", "bits_per_byte", "entropy"} == set(free.cells[0].figures)
@@ -90,6 +87,7 @@ def test_evaluation_of_text_runs_with_a_judge(
     assert len(set(shared)) == 1 and len(set(given.cells[0].samples[:5])) > 1
 
 
+@pytest.mark.slow
 def test_mauve_protocol_compares_with_real_texts(
     text_pair: tuple[Path, Path], judge_folder: Path, tmp_path: Path
 ) -> None:

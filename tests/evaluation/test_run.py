@@ -47,12 +47,7 @@ class Counting:
 
     def __init__(self, model: Model, stop_after: int | None = None) -> None:
         self.inner, self.asked, self.left = model, 0, stop_after
-        self.config, self.denoiser, self.name, self.decode = (
-            model.config,
-            model.denoiser,
-            model.name,
-            model.decode,
-        )
+        self.config, self.denoiser, self.name, self.decode = (model.config, model.denoiser, model.name, model.decode)
 
     def sample(self, n: int, **options: Any) -> torch.Tensor:
         if self.left is not None and self.asked >= self.left:
@@ -72,9 +67,7 @@ def compare_pair(
     return Evaluation(protocol, models, scorers, n, seed, task=DIGITS).run()
 
 
-def test_evaluation_gives_the_figures_of_all_samples_at_once(
-    teacher: Model, pupil: Model, small_parts: None
-) -> None:
+def test_evaluation_gives_the_figures_of_all_samples_at_once(teacher: Model, pupil: Model, small_parts: None) -> None:
     results = compare_pair(teacher, pupil, (2,), n=120, seed=3)
     data, decode = DIGITS.data, DIGITS.codec.decode
     reference, _ = DIGITS.classifier.embed(decode(data.held_out))
@@ -97,6 +90,7 @@ def test_evaluation_gives_the_figures_of_all_samples_at_once(
             assert cell.figures[name].value == pytest.approx(value, rel=1e-5, abs=1e-7), name
 
 
+@pytest.mark.slow
 def test_evaluation_repeats_every_cell_with_further_seeds(teacher: Model, pupil: Model) -> None:
     """Each repeat is the evaluation with its seed; the figure is their mean with Student's interval."""
     results = compare_pair(teacher, pupil, (1, 2), n=40, seed=4, repeats=3)
@@ -206,9 +200,7 @@ def test_evaluation_resumes_where_it_was_stopped(teacher: Model, tmp_path: Path,
     assert finished.asked == 0
 
 
-def test_evaluation_never_uses_parts_of_another_model_or_seed(
-    teacher: Model, pupil: Model, tmp_path: Path
-) -> None:
+def test_evaluation_never_uses_parts_of_another_model_or_seed(teacher: Model, pupil: Model, tmp_path: Path) -> None:
     _run(teacher, 60, tmp_path)
     protocol = EvaluationProtocol("test", "test", (CellSpec("teacher", "2 steps", 2),), 60)
     for model, seed in ((pupil, 0), (teacher, 1)):
@@ -248,6 +240,7 @@ def _peak(n: int, folder: Path, scorer: features.ImageScorer) -> int:
     return peak
 
 
+@pytest.mark.slow
 def test_image_scorer_uses_constant_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kept rows are the only thing that could grow; they are capped (here at 1000)."""
     monkeypatch.setattr(features, "MAX_FEATURE_ROWS", 1000)

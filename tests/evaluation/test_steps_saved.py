@@ -82,9 +82,7 @@ def test_steps_saved_of_known_curves() -> None:
         repeated("teacher", k, frechet=80.0 / k, recall=0.8 if k < 16 else 1.2, nearer_to_training=0.5)
         for k in (1, 2, 4, 8, 16)
     ]
-    student = [
-        repeated("student", k, frechet=80.0 / (4 * k), recall=0.6, nearer_to_training=0.0) for k in (1, 2)
-    ]
+    student = [repeated("student", k, frechet=80.0 / (4 * k), recall=0.6, nearer_to_training=0.0) for k in (1, 2)]
     found = steps_saved(results_of(*teacher, *student))
     assert [entry.steps for entry in found] == [1, 2]
     for entry in found:
@@ -112,9 +110,8 @@ def test_steps_saved_needs_repeats_a_teacher_and_a_loss() -> None:
     assert steps_saved(results_of(teacher, hot, student)) == [], "a frontier"
 
 
-def test_tiny_speedup_runs_through_the_ordinary_pipeline(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.slow
+def test_tiny_speedup_runs_through_the_ordinary_pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protocols, "TEACHER_STEPS", (1, 2))
     monkeypatch.setattr(protocols, "STUDENT_STEPS", (1,))
     monkeypatch.setattr(protocols, "STEPS_SAVED_REPEATS", 2)
@@ -124,13 +121,7 @@ def test_tiny_speedup_runs_through_the_ordinary_pipeline(
     assert done.exit_code == 0, done.output
     told = json.loads(done.stdout)
     assert told == json.loads((out / "results.json").read_text())
-    assert {path.name for path in out.iterdir()} == {
-        "parts",
-        "quality.png",
-        "report.html",
-        "results.json",
-        "samples",
-    }
+    assert {path.name for path in out.iterdir()} == {"parts", "quality.png", "report.html", "results.json", "samples"}
     assert told["task"] == "tiny-digits" and told["diversity"] == "recall"
     assert [(cell["row"], cell["steps"], cell["repeats"]) for cell in told["cells"]] == [
         ("teacher", 1, 2), ("teacher", 2, 2), ("student", 1, 2)
@@ -141,6 +132,7 @@ def test_tiny_speedup_runs_through_the_ordinary_pipeline(
     assert "Steps saved at equal quality" in (out / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_tiny_speedup_resumes_and_takes_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protocols, "TEACHER_STEPS", (1,))
     line = ["eval", "--protocol", "tiny-speedup", "--student", "tiny-digits-student", "--limit", "40"]

@@ -102,11 +102,7 @@ def check_alphas(g: Tensors, t: Tensor, scale: float, names: dict[str, str], pre
         close(alpha_at(AlphaConfig(kind=kind, scale=scale), t), g[f"{prefix}out.{name}"].expand(t.shape))
 
 
-SCALED = {
-    "sigmoid": "alpha_t_sigmoid_times_const",
-    "linear": "alpha_t_linear_times_const",
-    "const": "alpha_t_const",
-}
+SCALED = {"sigmoid": "alpha_t_sigmoid_times_const", "linear": "alpha_t_linear_times_const", "const": "alpha_t_const"}
 
 
 @pytest.mark.parametrize("prefix", ["", "teacher_mix."], ids=["product", "mixture"])
@@ -165,9 +161,7 @@ def test_di4c_loss_gives_the_tauldr_values(golden: Path) -> None:
     close(out.terms["consis"], g["out.consis"])
     distil = small_times(g, process)
     close(distil, g["out.distil"])
-    check_alphas(
-        g, t, 1.0, {"sigmoid": "alpha_t_sigmoid", "linear": "alpha_t_linear", "const": "alpha_t_none"}
-    )
+    check_alphas(g, t, 1.0, {"sigmoid": "alpha_t_sigmoid", "linear": "alpha_t_linear", "const": "alpha_t_none"})
     weighted = alpha_at(TAULDR.alpha, t) * out.terms["corr"] + out.terms["marginal"]
     close(weighted, g["out.data_weighted"])
     for variate, key in (("marginal", "total_mean"), ("none", "total_mean_nocv")):

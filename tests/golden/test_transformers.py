@@ -82,9 +82,7 @@ def test_mdlm_obeys_time_conditioning(golden: Path) -> None:
 def test_sdtt_teacher_with_a_doubled_prefix_is_the_same(golden: Path, tmp_path: Path) -> None:
     """The oldest SDTT teacher was pushed with one wrapper inside another."""
     tensors = load_file(golden / "sdtt" / "model.safetensors")
-    save_file(
-        {f"backbone.{name}": tensor for name, tensor in tensors.items()}, tmp_path / "model.safetensors"
-    )
+    save_file({f"backbone.{name}": tensor for name, tensor in tensors.items()}, tmp_path / "model.safetensors")
     (tmp_path / "config.json").write_text((golden / "sdtt" / "config.json").read_text())
     io = load_file(golden / "sdtt" / "io.safetensors")
     check(network_of(load(str(tmp_path))), io["xt"], io["logits_sigma0"], 2e-5)

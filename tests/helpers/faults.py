@@ -73,9 +73,7 @@ def command(*words: object) -> list[str]:
     return [sys.executable, "-m", "di4c_cli", *map(str, words)]
 
 
-def process(
-    *words: object, drop: tuple[str, ...] = (), **environment: str
-) -> subprocess.CompletedProcess[str]:
+def process(*words: object, drop: tuple[str, ...] = (), **environment: str) -> subprocess.CompletedProcess[str]:
     """Run it with other variables in its environment, and without some."""
     env = {key: value for key, value in os.environ.items() if key not in drop}
     return subprocess.run(
@@ -98,9 +96,7 @@ def in_terminal(columns: int, *words: object, **environment: str) -> tuple[int, 
     fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     env = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "NO_COLOR", "CI")}
     env |= {"TERM": "xterm-256color", "OMP_NUM_THREADS": "1"} | environment
-    with subprocess.Popen(
-        command(*words), stdin=side, stdout=side, stderr=subprocess.DEVNULL, env=env
-    ) as child:
+    with subprocess.Popen(command(*words), stdin=side, stdout=side, stderr=subprocess.DEVNULL, env=env) as child:
         os.close(side)
         seen = b""
         while True:

@@ -13,10 +13,7 @@ from tests.helpers.small_run import small_recipe
 
 def main(teacher: str, out: str, steps: str, micro: str = "4") -> None:
     recipe = small_recipe(
-        teacher,
-        training__iterations=int(steps),
-        training__checkpoint_every=100,
-        training__micro_batch=int(micro),
+        teacher, training__iterations=int(steps), training__checkpoint_every=100, training__micro_batch=int(micro)
     )
     distill(recipe, Path(out), RunOptions(dtype=torch.float64))
 

@@ -55,11 +55,7 @@ def denoiser(kind: str, mixture: bool, seed: int = 0, dtype: torch.dtype = torch
 
 
 def normal_denoiser(
-    kind: str,
-    dim: int,
-    dtype: torch.dtype = torch.float64,
-    inject: str = "film",
-    prior_width: int | None = None,
+    kind: str, dim: int, dtype: torch.dtype = torch.float64, inject: str = "film", prior_width: int | None = None
 ) -> Denoiser:
     """A student whose λ has `dim` normal numbers (at every position with `local`), as the encoder needs it."""
     latent: dict[str, object] = {"inject": inject, "dim": dim, "distribution": "normal", "features": "raw"}

@@ -90,14 +90,7 @@ def write_text(root: Path) -> None:
     net = randomised(DiT(symbols=20, length=5, width=24, depth=1, heads=3, cond_dim=129), 1)
     x = masked_tokens(20, 2, 5)
     given = timed_logits(net, x, t, True)
-    config = {
-        "hidden_dim": 24,
-        "n_blocks": 1,
-        "n_heads": 3,
-        "cond_dim": 129,
-        "model_length": 5,
-        "vocab_size": 21,
-    }
+    config = {"hidden_dim": 24, "n_blocks": 1, "n_heads": 3, "cond_dim": 129, "model_length": 5, "vocab_size": 21}
     io = {"xt": x, "sigma": sigma_of(t), "logits": given, "logits_sigma_as_given": given}
     io |= {"logits_sigma0": timed_logits(net, x, t, False), "log_probs": subs(given, x, 20)}
     write_dit(root / "mdlm", net, config | {"time_conditioning": True, "model_type": "mdlm"}, io)
@@ -201,12 +194,7 @@ def write_pixels(root: Path, who: str, latent: dict[str, Any] | None, prefix: st
     else:
         io |= process_tables(Gaussian(symbols, **PROCESS), t)
     model: dict[str, Any] = {"ch": 8, "ch_mult": [2, 1, 1], "num_res_blocks": 2, "scale_count_to_put_attn": 2}
-    model |= {
-        "time_embed_dim": 12,
-        "time_scale_factor": 500,
-        "dropout": 0.0,
-        "data_min_max": [0, symbols - 1],
-    }
+    model |= {"time_embed_dim": 12, "time_scale_factor": 500, "dropout": 0.0, "data_min_max": [0, symbols - 1]}
     model |= {"Q_sigma": PROCESS["q_sigma"], **{k: v for k, v in PROCESS.items() if k != "q_sigma"}}
     if latent is not None:
         model |= {"do_lam_embed": True, "lam_raw_dim": 1}

@@ -80,9 +80,7 @@ Kernel = Callable[[tuple[int, ...], np.ndarray], np.ndarray]
 """State and p(x0|xt) `(D, S)` to the law of the next state `(states^D,)`."""
 
 
-def move(
-    law: np.ndarray, net: Table, process: Process, t: float, kernel: Kernel, label: int = -1
-) -> np.ndarray:
+def move(law: np.ndarray, net: Table, process: Process, t: float, kernel: Kernel, label: int = -1) -> np.ndarray:
     """One step of the chain: a fresh λ, then `kernel`."""
     out = np.zeros_like(law)
     for x, weight in zip(states(process, net.length), law):
@@ -99,9 +97,7 @@ def bayes(process: Process, q_s0: np.ndarray, q_ts: np.ndarray) -> Kernel:
     def kernel(x: tuple[int, ...], p0: np.ndarray) -> np.ndarray:
         parts = []
         for d, v in enumerate(x):
-            if (
-                v != process.mask and process.mask is not None
-            ):  # a known symbol stays, also where 0/0 says nothing
+            if v != process.mask and process.mask is not None:  # a known symbol stays, also where 0/0 says nothing
                 parts.append(np.eye(process.states)[v])
                 continue
             back = np.zeros(process.states)
@@ -174,10 +170,7 @@ def reverse_rate(q_t0: np.ndarray, rate: np.ndarray, p0: np.ndarray, v: int) -> 
     """R̂(v→y) for one position, summed by hand."""
     size = len(p0)
     return np.array(
-        [
-            0.0 if y == v else rate[y, v] * sum(p0[a] * q_t0[a, y] / q_t0[a, v] for a in range(size))
-            for y in range(size)
-        ]
+        [0.0 if y == v else rate[y, v] * sum(p0[a] * q_t0[a, y] / q_t0[a, v] for a in range(size)) for y in range(size)]
     )
 
 

@@ -45,15 +45,7 @@ WORLDS: dict[str, dict[str, Any]] = {
         "sampling": {"last": "argmax", "grid": "pixels", "tile": 2},
     },
     "text": {
-        "network": {
-            "type": "dit",
-            "symbols": 600,
-            "length": 40,
-            "width": 16,
-            "depth": 1,
-            "heads": 2,
-            "cond_dim": 8,
-        },
+        "network": {"type": "dit", "symbols": 600, "length": 40, "width": 16, "depth": 1, "heads": 2, "cond_dim": 8},
         "process": {"type": "masked", "symbols": 600, "schedule": "linear"},
         "codec": {"type": "text", "name": "gpt2", "symbols": 600},
     },

@@ -39,9 +39,7 @@ class Repository:
         """A new commit on a branch; its name is the hash of its files."""
         base = self.branches.get(branch) or self.branches.get("main")
         tree = {**(self.commits[base] if base else {}), **changes}
-        summary = json.dumps(
-            {path: hashlib.sha256(content).hexdigest() for path, content in sorted(tree.items())}
-        )
+        summary = json.dumps({path: hashlib.sha256(content).hexdigest() for path, content in sorted(tree.items())})
         sha = hashlib.sha1(f"{branch}{len(self.commits)}{summary}".encode()).hexdigest()
         self.commits[sha] = tree
         self.branches[branch] = sha
@@ -137,9 +135,7 @@ class _Handler(BaseHTTPRequestHandler):
         if fault is not None:
             fault.times -= 1
             if fault.kind.isdigit():
-                self._send(
-                    int(fault.kind), b"{}", {"X-Error-Code": fault.code, "X-Error-Message": fault.code}
-                )
+                self._send(int(fault.kind), b"{}", {"X-Error-Code": fault.code, "X-Error-Message": fault.code})
                 return
         self._route(method, path, body, fault)
 
@@ -186,9 +182,7 @@ class _Handler(BaseHTTPRequestHandler):
         repo, rest = found.group(1), f"{found.group(2)}/{found.group(3)}"
         repository = self.hub.repositories.get(repo)
         known = [*repository.branches, *repository.commits] if repository else []
-        revision = max(
-            (name for name in known if rest.startswith(f"{name}/")), key=len, default=found.group(2)
-        )
+        revision = max((name for name in known if rest.startswith(f"{name}/")), key=len, default=found.group(2))
         return repo, revision, rest.removeprefix(f"{revision}/")
 
     def _resolve(self, method: str, repo: str, revision: str, name: str, fault: Fault | None) -> None:
@@ -205,11 +199,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(404, b"", {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": sha})
             return
         content = files[name]
-        headers = {
-            "ETag": f'"{hashlib.sha256(content).hexdigest()}"',
-            "X-Repo-Commit": sha,
-            "Accept-Ranges": "bytes",
-        }
+        headers = {"ETag": f'"{hashlib.sha256(content).hexdigest()}"', "X-Repo-Commit": sha, "Accept-Ranges": "bytes"}
         self._send_file(method, content, headers, fault)
 
     def _send_file(self, method: str, content: bytes, headers: dict[str, str], fault: Fault | None) -> None:
@@ -247,15 +237,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(404, b"{}", {"X-Error-Code": "RevisionNotFound" if repository else "RepoNotFound"})
             return
         siblings = [{"rfilename": name} for name in found[1]]
-        self._json(
-            {
-                "id": repo,
-                "modelId": repo,
-                "sha": found[0],
-                "siblings": siblings,
-                "private": repository.private,
-            }
-        )
+        self._json({"id": repo, "modelId": repo, "sha": found[0], "siblings": siblings, "private": repository.private})
 
     def _create(self, wish: dict[str, Any]) -> None:
         repo = f"{wish['organization']}/{wish['name']}" if wish.get("organization") else wish["name"]

@@ -38,12 +38,11 @@ def test_distill_two_rounds_then_sample_text(hub: StandIn, here: Path, run: Run,
     x = torch.full((2, back.denoiser.length), back.denoiser.symbols)
     assert torch.equal(back.log_probs(x, 1.0, seed=1), student.log_probs(x, 1.0, seed=1))
     assert recipe_for("me/student") == "sdtt-7", "it can be distilled further"
-    card = hub.repositories["me/student"].commits[hub.repositories["me/student"].branches["main"]][
-        "README.md"
-    ]
+    card = hub.repositories["me/student"].commits[hub.repositories["me/student"].branches["main"]]["README.md"]
     assert b"base_model: jdeschena/sdtt" in card and b"license: apache-2.0" in card
 
 
+@pytest.mark.slow
 def test_distill_without_a_network(run: Run, tmp_path: Path) -> None:
     done = run("distill", "--teacher", "sdtt-7", HF_ENDPOINT="http://127.0.0.1:9")
     assert done.returncode == 1 and done.stdout == ""

@@ -45,6 +45,7 @@ def test_load_takes_any_revision(hub: StandIn, here: Path, sdtt: dict[str, Path]
         load("some/model")
 
 
+@pytest.mark.slow
 def test_load_works_offline_from_the_cache(hub: StandIn, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     load("sdtt-7")
     asked = len(hub.requests)
@@ -61,31 +62,20 @@ def test_load_maskgit_by_name_with_its_tokenizer(hub: StandIn, here: Path) -> No
     hub.add(
         "llvictorll/Maskgit-pytorch",
         {
-            "pretrained_maskgit/MaskGIT/MaskGIT_ImageNet_256_FID_6_80.pth": GOLDEN
-            / "maskgit/MaskGIT_ImageNet_256.pth",
+            "pretrained_maskgit/MaskGIT/MaskGIT_ImageNet_256_FID_6_80.pth": GOLDEN / "maskgit/MaskGIT_ImageNet_256.pth",
             "pretrained_maskgit/VQGAN/last.ckpt": GOLDEN / "vqgan" / "last.ckpt",
             "pretrained_maskgit/VQGAN/model.yaml": GOLDEN / "vqgan" / "model.yaml",
         },
     )
     model = load("maskgit-256", heads=4)
-    assert model.config.labels == 7 and model.decode(torch.zeros(1, 16, dtype=torch.long)).shape == (
-        1,
-        16,
-        16,
-        3,
-    )
+    assert model.config.labels == 7 and model.decode(torch.zeros(1, 16, dtype=torch.long)).shape == (1, 16, 16, 3)
 
 
 FAULTS: list[tuple[str, Fault, type[Di4cError], str]] = [
     ("401", Fault("/resolve/", "401"), UserError, "no repository|refuses access"),
     ("gated", Fault("/resolve/", "403", code="GatedRepo"), UserError, "gated"),
     ("403", Fault("/resolve/", "403"), UserError, "refuses access"),
-    (
-        "no repository",
-        Fault("/resolve/", "404", code="RepoNotFound"),
-        UserError,
-        "no repository jdeschena/sdtt",
-    ),
+    ("no repository", Fault("/resolve/", "404", code="RepoNotFound"), UserError, "no repository jdeschena/sdtt"),
     ("no revision", Fault("/resolve/", "404", code="RevisionNotFound"), UserError, "no revision"),
     ("no file", Fault("/resolve/", "404", code="EntryNotFound"), UserError, "no file config.json"),
     ("429", Fault("/resolve/", "429"), Failure, "too many requests"),
@@ -98,13 +88,7 @@ FAULTS: list[tuple[str, Fault, type[Di4cError], str]] = [
 
 @pytest.mark.parametrize(("name", "fault", "kind", "told"), FAULTS, ids=[case[0] for case in FAULTS])
 def test_load_explains_lasting_faults(
-    hub: StandIn,
-    here: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    name: str,
-    fault: Fault,
-    kind: type[Di4cError],
-    told: str,
+    hub: StandIn, here: Path, monkeypatch: pytest.MonkeyPatch, name: str, fault: Fault, kind: type[Di4cError], told: str
 ) -> None:
     monkeypatch.setattr(client, "PAUSE_SECONDS", 0.01)
     hub.faults.append(Fault(**vars(fault)))
@@ -127,15 +111,14 @@ PASSING = [
 
 
 @pytest.mark.parametrize("fault", PASSING, ids=[f"{fault.kind} x{fault.times}" for fault in PASSING])
-def test_load_retries_passing_faults(
-    hub: StandIn, here: Path, monkeypatch: pytest.MonkeyPatch, fault: Fault
-) -> None:
+def test_load_retries_passing_faults(hub: StandIn, here: Path, monkeypatch: pytest.MonkeyPatch, fault: Fault) -> None:
     monkeypatch.setattr(client, "PAUSE_SECONDS", 0.01)
     hub.faults.append(Fault(**vars(fault)))
     model = load("sdtt-7")
     assert torch.equal(model.log_probs(X, 1.0), load(str(GOLDEN / "sdtt")).log_probs(X, 1.0))
 
 
+@pytest.mark.slow
 def test_load_resumes_a_cut_download(hub: StandIn, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from huggingface_hub import constants
 
@@ -188,6 +171,7 @@ def test_load_rejects_a_codec_file_outside_the_repository(hub: StandIn, here: Pa
         load("evil/model")
 
 
+@pytest.mark.slow
 def test_commands_explain_a_missing_network(run: Run, tmp_path: Path) -> None:
     """One sentence: what could not be reached, and what works; fast, and nothing in the cache."""
     done = run("convert", "sdtt-7", "out", HF_ENDPOINT="http://127.0.0.1:9")

@@ -67,7 +67,7 @@ def test_push_uploads_the_model_files_only(hub: StandIn, here: Path, tmp_path: P
     weights = tmp_path / "weights"
     weights.write_bytes(files["model.safetensors"])
     with safe_open(weights, framework="pt") as file:
-        assert file.metadata()["di4c"] == "1" and file.metadata()["kind"] == "student"
+        assert file.metadata()["di4c"] == "2" and file.metadata()["kind"] == "student"
     assert load("me/model@v1").config.kind == "student"
 
 
@@ -114,6 +114,7 @@ def test_push_again_adds_a_commit(hub: StandIn, here: Path, tmp_path: Path) -> N
     assert first != second and len(hub.repositories["me/model"].commits) == 3
 
 
+@pytest.mark.slow
 def test_push_private_rejects_a_public_repository(hub: StandIn, here: Path, tmp_path: Path) -> None:
     convert(str(GOLDEN / "sdtt"), tmp_path / "out")
     publish(tmp_path / "out", "me/open")
@@ -138,9 +139,7 @@ def test_push_rejects_links(hub: StandIn, here: Path, tmp_path: Path) -> None:
     assert "me/model" not in hub.repositories
 
 
-def test_push_explains_refusals(
-    hub: StandIn, here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_push_explains_refusals(hub: StandIn, here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "PAUSE_SECONDS", 0.01)
     convert(str(GOLDEN / "sdtt"), tmp_path / "out")
     with pytest.raises(UserError, match="not a Hub id"):
@@ -155,6 +154,7 @@ def test_push_explains_refusals(
         publish(tmp_path / "out", "me/model")
 
 
+@pytest.mark.slow
 def test_push_and_convert_commands_round_trip(run: Run, hub: StandIn, tmp_path: Path) -> None:
     """Pull, push and pull back as a user would, each in a process of its own."""
     pulled = run("convert", "sdtt-7", "out", "--verbose")

@@ -45,8 +45,7 @@ def test_sinusoid_keeps_leading_shape_and_dtype() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "width"),
-    [({}, 128), ({"dim": 3, "features": "sinusoid"}, 384), ({"dim": 5, "features": "raw"}, 5)],
+    ("settings", "width"), [({}, 128), ({"dim": 3, "features": "sinusoid"}, 384), ({"dim": 5, "features": "raw"}, 5)]
 )
 def test_embedding_has_its_feature_width_and_shape(settings: dict[str, Any], width: int) -> None:
     module = LatentEmbedding(24, LatentConfig(**settings))

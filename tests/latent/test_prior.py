@@ -11,14 +11,7 @@ from torch import Tensor
 from di4c_cli.denoiser import Denoiser
 from di4c_cli.errors import UserError
 from di4c_cli.latent.config import parse
-from di4c_cli.latent.prior import (
-    HIDDEN_LAYERS,
-    LOCAL_REACH,
-    TILE_POSITIONS,
-    TILE_SAMPLES,
-    LatentPrior,
-    LearnedPrior,
-)
+from di4c_cli.latent.prior import HIDDEN_LAYERS, LOCAL_REACH, TILE_POSITIONS, TILE_SAMPLES, LatentPrior, LearnedPrior
 from di4c_cli.network import build
 from di4c_cli.noise import Noise
 from di4c_cli.process import Masked
@@ -72,14 +65,10 @@ class TwoModes(LearnedPrior):
 
 def test_new_prior_is_plain_noise() -> None:
     prior = prior_of(8, 3, labels=4)
-    assert torch.equal(
-        prior.transport(normals(7, 3), known(7), torch.ones(7), torch.arange(7) % 4), normals(7, 3)
-    )
+    assert torch.equal(prior.transport(normals(7, 3), known(7), torch.ones(7), torch.arange(7) % 4), normals(7, 3))
     noise, many = (normals(100_000, 3, seed) for seed in (1, 2))
     for new, wanted in ((prior, 2.0), (prior_of(8, 3), 1.0)):
-        loss = new.flow_matching_loss(
-            noise[:, None], many[:, None], known(100_000), torch.ones(100_000)
-        ).detach()
+        loss = new.flow_matching_loss(noise[:, None], many[:, None], known(100_000), torch.ones(100_000)).detach()
         assert float(loss.mean()) == pytest.approx(wanted, abs=0.02)
 
 
@@ -201,9 +190,7 @@ def test_transport_depends_on_time_label_and_symbols() -> None:
     masked = torch.nn.functional.pad(x_t[:, :15], (0, 5), value=STATES - 1)
     assert torch.equal(prior.transport(noise, x_t[:, :15], one), prior.transport(noise, masked, one))
     unlabelled = randomised(prior_of(6, 3)).double()
-    assert torch.equal(
-        unlabelled.transport(noise, x_t, one), unlabelled.transport(noise, x_t, one, torch.arange(4))
-    )
+    assert torch.equal(unlabelled.transport(noise, x_t, one), unlabelled.transport(noise, x_t, one, torch.arange(4)))
 
 
 @pytest.mark.parametrize(("places", "count"), [(1, TILE_SAMPLES + 50), (20, 100), (2 * TILE_POSITIONS, 3)])
@@ -233,23 +220,14 @@ def test_init_latent_is_a_function_of_the_generator() -> None:
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
     assert not bool(first.last.weight.any()) and not bool(first.last.bias.any())
     assert not bool(first.symbol.weight.any())  # x_t is a stranger to begin with
-    assert all(
-        bool(p.any()) for name, p in first.named_parameters() if name[:4] not in ("last", "symb", "mean")
-    )
+    assert all(bool(p.any()) for name, p in first.named_parameters() if name[:4] not in ("last", "symb", "mean"))
     assert not bool(first.mean.weight.any())
 
 
 SIZES = {
     "dit": {"length": 6, "width": 8, "depth": 1, "heads": 2, "cond_dim": 8},
     "maskgit": {"length": 6, "width": 8, "depth": 1, "heads": 2, "mlp": 8, "labels": 3},
-    "unet": {
-        "shape": [1, 4, 4],
-        "channels": 8,
-        "multipliers": [1],
-        "blocks": 1,
-        "attention": 0,
-        "time_dim": 8,
-    },
+    "unet": {"shape": [1, 4, 4], "channels": 8, "multipliers": [1], "blocks": 1, "attention": 0, "time_dim": 8},
 }
 
 

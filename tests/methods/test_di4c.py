@@ -18,22 +18,11 @@ from di4c_cli.methods.di4c_times import alpha_at, sample_times
 from di4c_cli.methods.kernels import evaluate
 from di4c_cli.methods.noised_batch import NoisedBatch
 from di4c_cli.noise import Noise
-from tests.helpers.enumerable import (
-    DATA,
-    LENGTH,
-    SYMBOLS,
-    clean_laws,
-    configurations,
-    student,
-    teacher,
-)
+from tests.helpers.enumerable import DATA, LENGTH, SYMBOLS, clean_laws, configurations, student, teacher
 from tests.helpers.kernel_inputs import denoiser
 
 CIFAR = Di4CConfig(
-    latents=3,
-    branch="both",
-    delta=DeltaConfig(low=0.01, high=0.02, at_low=0.5),
-    step=StepConfig(low=0.001, high=0.01),
+    latents=3, branch="both", delta=DeltaConfig(low=0.01, high=0.02, at_low=0.5), step=StepConfig(low=0.001, high=0.01)
 )
 MASKGIT = Di4CConfig(
     latents=3,
@@ -142,11 +131,7 @@ def test_inputs_at_t_hold_the_teacher_and_the_memory_limits() -> None:
 def test_confidence_step_reveals_the_surest() -> None:
     """n(t, u) positions a latent, at least one; only masked positions change."""
     method = method_of(changed(MASKGIT, teacher_step="confidence", delta=NO_DELTA), "maskgit")
-    batch, process, length = (
-        masked_batch(method, list(range(6))),
-        method.student.process,
-        method.student.length,
-    )
+    batch, process, length = (masked_batch(method, list(range(6))), method.student.process, method.student.length)
     with torch.no_grad():
         inputs = method.inputs_at_t(batch)
     assert inputs.student_u is not None

@@ -5,9 +5,7 @@ from __future__ import annotations
 from di4c_cli.methods.diagnostics import WARMUP_STEPS, CollapseDetector, kl_warnings, mixture_warnings
 
 
-def healthy(
-    sensitivity: float = 0.05, correlation: float = 0.8, effective: float = 3.0
-) -> dict[str, float | None]:
+def healthy(sensitivity: float = 0.05, correlation: float = 0.8, effective: float = 3.0) -> dict[str, float | None]:
     return {
         "lam_sensitivity": sensitivity,
         "correlation_data": correlation,

@@ -20,16 +20,7 @@ from torch import Tensor
 from di4c_cli.denoiser import Denoiser, Prediction
 from di4c_cli.methods.kernels import LossInputs, LossOutput, TermWeights
 from di4c_cli.methods.kernels.chunked import ChunkedLoss
-from tests.helpers.enumerable import (
-    DATA,
-    LENGTH,
-    SYMBOLS,
-    clean_laws,
-    configurations,
-    student,
-    target_law,
-    teacher,
-)
+from tests.helpers.enumerable import DATA, LENGTH, SYMBOLS, clean_laws, configurations, student, target_law, teacher
 
 REPEATS, LATENTS = 4000, 4
 T, U = 0.8, 0.45

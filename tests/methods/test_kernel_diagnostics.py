@@ -115,10 +115,7 @@ def test_consistency_figures_are_means_over_the_samples() -> None:
 
 def test_pairwise_kl_is_the_mean_divergence_of_pairs() -> None:
     log_p = (2 * torch.randn(6, 4, 5, generator=torch.Generator().manual_seed(2)).double()).log_softmax(-1)
-    pairs = [
-        (log_p[:, i].exp() * (log_p[:, i] - log_p[:, j])).sum(-1)
-        for i, j in itertools.permutations(range(4), 2)
-    ]
+    pairs = [(log_p[:, i].exp() * (log_p[:, i] - log_p[:, j])).sum(-1) for i, j in itertools.permutations(range(4), 2)]
     torch.testing.assert_close(pairwise_kl(log_p), torch.stack(pairs).mean(0))
     assert pairwise_kl(log_p[:, :1]).tolist() == [0] * 6
 

@@ -25,8 +25,7 @@ ONE, NONE = torch.ones(BATCH, dtype=torch.float64), torch.zeros(BATCH, dtype=tor
 
 
 @pytest.mark.parametrize(
-    ("size", "most"),
-    [(1, 1), (LATENTS * ROW, 1), (3 * LATENTS * ROW, 3), (4 * LATENTS * ROW - 1, 3)],
+    ("size", "most"), [(1, 1), (LATENTS * ROW, 1), (3 * LATENTS * ROW, 3), (4 * LATENTS * ROW - 1, 3)]
 )
 def test_chunks_hold_the_most_rows_that_fit_and_at_least_one(size: int, most: int) -> None:
     base = case("dit", chunk_bytes=size)
@@ -37,9 +36,7 @@ def test_chunks_hold_the_most_rows_that_fit_and_at_least_one(size: int, most: in
     ("variate", "distil", "targets_per_row"),
     [("marginal", NONE, 1), ("none", NONE, 1), ("marginal", ONE, 2), ("convex", NONE, 2), ("convex", ONE, 2)],
 )
-def test_cache_keeps_targets_first_then_log_probabilities(
-    variate: str, distil: Tensor, targets_per_row: int
-) -> None:
+def test_cache_keeps_targets_first_then_log_probabilities(variate: str, distil: Tensor, targets_per_row: int) -> None:
     """Chunks of one row: `targets_per_row` targets each, then L log-probabilities of the student; as many as fit."""
     base = case("dit", variate, weights=TermWeights(distil, ONE, ONE, ONE), chunk_bytes=1)
     count = len(ChunkedLoss(base.inputs, base.predict()).chunks())

@@ -79,14 +79,7 @@ def finite(out: LossOutput) -> None:
     dtype=st.sampled_from([torch.float32, torch.float64]),
 )
 def test_kernel_is_finite(
-    seed: int,
-    symbols: int,
-    length: int,
-    latents: int,
-    masked: float,
-    size: float,
-    variate: str,
-    dtype: torch.dtype,
+    seed: int, symbols: int, length: int, latents: int, masked: float, size: float, variate: str, dtype: torch.dtype
 ) -> None:
     """Logits up to thousands: probabilities far below what float32 (and float64) can hold."""
     g = torch.Generator().manual_seed(seed)
@@ -101,6 +94,7 @@ def test_kernel_is_finite(
     assert float(out.hidden_grad[known].abs().sum()) == 0
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 10**6), variate=st.sampled_from(VARIATES), size=st.sampled_from([1.0, 30.0]))
 def test_kernel_in_float32_agrees_with_float64(seed: int, variate: str, size: float) -> None:
@@ -125,9 +119,7 @@ def test_kernel_keeps_the_gradient_of_a_symbol_that_underflows() -> None:
         x[:1], 2, TermWeights(0 * one, 0 * one, 0 * one, one),
         teacher=stored(torch.tensor([[[0.0, 50.0]]]), x[:1], process),
     )  # fmt: skip
-    out = ChunkedLoss(inputs, stored(torch.tensor([[[300.0, 0.0]], [[300.0, 0.0]]]), x, process)).run(
-        gradient=True
-    )
+    out = ChunkedLoss(inputs, stored(torch.tensor([[[300.0, 0.0]], [[300.0, 0.0]]]), x, process)).run(gradient=True)
     assert out.hidden_grad is not None
     torch.testing.assert_close(out.hidden_grad.flatten(), torch.tensor([0.5, -0.5, 0.5, -0.5]))
     assert float(out.terms["marginal"]) == pytest.approx(300, rel=1e-6)

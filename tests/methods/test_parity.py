@@ -88,9 +88,7 @@ def test_evaluate_runs_the_later_student_only_for_samples_that_need_it() -> None
     compare(base)
     p = base.inputs
     assert p.student_u is not None
-    later = type(p.student_u)(
-        p.student_u.network, p.student_u.process, p.student_u.x_t[4:8], p.student_u.hidden[4:8]
-    )
+    later = type(p.student_u)(p.student_u.network, p.student_u.process, p.student_u.x_t[4:8], p.student_u.hidden[4:8])
     few = replace(base, inputs=replace(p, student_u=later, place=torch.tensor([-1, 0, -1])))
     whole, part = (evaluate(c.inputs, c.predict()) for c in (base, few))
     torch.testing.assert_close(part[0], whole[0], rtol=0, atol=1e-12)

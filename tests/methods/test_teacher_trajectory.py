@@ -77,9 +77,7 @@ def test_confidence_step_has_the_noise_of_its_length(each: int) -> None:
     x_u = confidence_teacher_step(prediction, each, x_t, times, noise, count)
     scale = 4.5 * ((t - step) / (1 - step)).nan_to_num(posinf=0.0, neginf=0.0).clamp_min(0)
     log_p = prediction.dense().view(40, each, 1, theirs.length, 7)
-    drawn = (
-        log_p.exp().cumsum(-1) > noise.uniform("step/u", count, theirs.length)[:, None, ..., None]
-    ).double()
+    drawn = (log_p.exp().cumsum(-1) > noise.uniform("step/u", count, theirs.length)[:, None, ..., None]).double()
     value = drawn.argmax(-1)  # (B, each, L, D)
     sure = log_p.expand(-1, -1, count, -1, -1).gather(-1, value[..., None]).squeeze(-1)
     sure = sure + scale[:, None, None, None] * noise.gumbel("step/gumbel", count, theirs.length)[:, None]

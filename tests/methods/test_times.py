@@ -17,10 +17,7 @@ from di4c_cli.noise import Noise
 
 MANY = Noise(0, range(8000), "times")
 CIFAR = Di4CConfig(
-    latents=2,
-    branch="both",
-    delta=DeltaConfig(low=0.01, high=0.02, at_low=0.5),
-    step=StepConfig(low=0.001, high=0.01),
+    latents=2, branch="both", delta=DeltaConfig(low=0.01, high=0.02, at_low=0.5), step=StepConfig(low=0.001, high=0.01)
 )
 MASKGIT = Di4CConfig(delta=DeltaConfig(low=0.05, high=0.05), step=StepConfig(low=0.05, high=0.05))
 SDTT = Di4CConfig(

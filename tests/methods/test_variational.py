@@ -49,8 +49,7 @@ def some_data(model: Denoiser, count: int) -> Tensor:
 
 @pytest.mark.parametrize(
     ("kind", "dim", "inject"),
-    [(kind, dim, "film") for kind in NETWORKS for dim in (1, 3)]
-    + [("dit", 2, "local"), ("maskgit", 1, "local")],
+    [(kind, dim, "film") for kind in NETWORKS for dim in (1, 3)] + [("dit", 2, "local"), ("maskgit", 1, "local")],
 )
 def test_loss_reaches_student_and_encoder(kind: str, dim: int, inject: str) -> None:
     model = normal_denoiser(kind, dim, inject=inject)
@@ -107,9 +106,7 @@ def test_iwae_samples_give_the_importance_weighted_bound(inject: str) -> None:
     each = -(torch.logsumexp(log_p + 0.5 * ratio, 1) - math.log(4))
     torch.testing.assert_close(loss.terms["total"], each.detach())
     torch.testing.assert_close(loss.total.detach(), each.detach().mean())
-    torch.testing.assert_close(
-        loss.terms["negative_elbo"], -(torch.logsumexp(log_p + ratio, 1) - math.log(4)).detach()
-    )
+    torch.testing.assert_close(loss.terms["negative_elbo"], -(torch.logsumexp(log_p + ratio, 1) - math.log(4)).detach())
     for mine, exact in zip(ours, torch.autograd.grad(each.mean(), trained, allow_unused=True)):
         if exact is not None:
             torch.testing.assert_close(mine, exact, rtol=1e-6, atol=1e-9)
@@ -200,9 +197,7 @@ def test_student_learns_two_bits_that_agree() -> None:
     lam = Noise(1, range(4000)).normal("lam").float()
     with torch.no_grad():
         law = model.predict(torch.full((4000, 2), 2), torch.ones(4000), None, lam).dense().exp()
-    joint = {
-        pair: float((law[:, 0, pair[0]] * law[:, 1, pair[1]]).mean()) for pair in product((0, 1), repeat=2)
-    }
+    joint = {pair: float((law[:, 0, pair[0]] * law[:, 1, pair[1]]).mean()) for pair in product((0, 1), repeat=2)}
     assert joint[0, 0] + joint[1, 1] > 0.8
     assert min(joint[0, 0], joint[1, 1]) > 0.3
 

@@ -10,14 +10,7 @@ from di4c_cli import network, process
 from di4c_cli.denoiser import Denoiser
 from di4c_cli.errors import UserError
 from di4c_cli.latent.prior import LatentPrior
-from di4c_cli.metric.exact import (
-    divergence,
-    empirical,
-    enumerable,
-    states,
-    step_distribution,
-    total_variation,
-)
+from di4c_cli.metric.exact import divergence, empirical, enumerable, states, step_distribution, total_variation
 from di4c_cli.noise import Noise
 from di4c_cli.sampler.loop import sample_batch
 from di4c_cli.sampler.plan import SamplingPlan
@@ -25,15 +18,7 @@ from di4c_cli.sampler.plan import SamplingPlan
 
 def _denoiser(latent: bool, length: int = 3, symbols: int = 3) -> Denoiser:
     torch.manual_seed(0)
-    settings = {
-        "type": "maskgit",
-        "symbols": symbols,
-        "length": length,
-        "width": 8,
-        "depth": 1,
-        "heads": 2,
-        "mlp": 8,
-    }
+    settings = {"type": "maskgit", "symbols": symbols, "length": length, "width": 8, "depth": 1, "heads": 2, "mlp": 8}
     if latent:
         settings["latent"] = {"dim": 1, "distribution": "uniform", "inject": "token"}
     net = network.build(settings)
@@ -74,9 +59,7 @@ def test_step_distribution_of_a_mixture_is_the_mean_of_products() -> None:
 
 def test_step_distribution_of_a_markov_process_starts_stationary() -> None:
     torch.manual_seed(0)
-    net = network.build(
-        {"type": "maskgit", "symbols": 3, "length": 2, "width": 8, "depth": 1, "heads": 2, "mlp": 8}
-    )
+    net = network.build({"type": "maskgit", "symbols": 3, "length": 2, "width": 8, "depth": 1, "heads": 2, "mlp": 8})
     uniform = process.build({"type": "uniform", "symbols": 3})
     denoiser = Denoiser(net, uniform).eval().requires_grad_(False)
     assert step_distribution(denoiser, 2).sum() == pytest.approx(1.0, abs=1e-6)

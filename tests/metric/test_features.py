@@ -38,6 +38,7 @@ def _images(seed: int, n: int = 60, size: int = 6) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, 256, size=(n, size, size, 3)).astype(np.uint8)
 
 
+@pytest.mark.slow
 def test_feature_scores_agree_with_torchmetrics(script: Path) -> None:
     from torchmetrics.image.fid import FrechetInceptionDistance
     from torchmetrics.image.inception import InceptionScore
@@ -52,9 +53,7 @@ def test_feature_scores_agree_with_torchmetrics(script: Path) -> None:
     for metric in (fid, kid):
         metric.update(pixels[0], real=True)
         metric.update(pixels[1], real=False)
-    assert frechet(FeatureMoments.of(b), FeatureMoments.of(a)) == pytest.approx(
-        float(fid.compute()), rel=1e-4
-    )
+    assert frechet(FeatureMoments.of(b), FeatureMoments.of(a)) == pytest.approx(float(fid.compute()), rel=1e-4)
     assert kernel_distance(b, a) == pytest.approx(float(kid.compute()[0]), rel=1e-4)
     score = InceptionScore(feature=Only(1), splits=1)
     score.update(pixels[1])
@@ -65,9 +64,7 @@ def test_feature_scores_agree_with_torchmetrics(script: Path) -> None:
 def test_scripted_features_repeat_grey_images_in_any_chunk(script: Path) -> None:
     grey = _images(2)[..., 0]
     colour = np.repeat(grey[..., None], 3, axis=-1)
-    np.testing.assert_array_equal(
-        ScriptedFeatures(script).embed(grey)[0], ScriptedFeatures(script).embed(colour)[0]
-    )
+    np.testing.assert_array_equal(ScriptedFeatures(script).embed(grey)[0], ScriptedFeatures(script).embed(colour)[0])
     small, _ = ScriptedFeatures(script, chunk=7).embed(colour)
     np.testing.assert_allclose(small, ScriptedFeatures(script, chunk=60).embed(colour)[0], atol=1e-6)
 

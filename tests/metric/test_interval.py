@@ -7,15 +7,7 @@ import pytest
 from scipy import stats
 
 from di4c_cli.metric.feature_scores import FeatureMoments, frechet
-from di4c_cli.metric.interval import (
-    bootstrap_means,
-    halvings,
-    of_halves,
-    of_mean,
-    of_splits,
-    split_of,
-    t_quantile,
-)
+from di4c_cli.metric.interval import bootstrap_means, halvings, of_halves, of_mean, of_splits, split_of, t_quantile
 from di4c_cli.metric.neighbours import half_recalls, precision_recall
 
 TRIALS = 400
@@ -64,9 +56,7 @@ def _distance(rows: np.ndarray, width: int) -> float:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("width", "n", "bootstrap"),
-    [(24, 500, (0.0, 0.2)), (8, 1000, (0.7, 0.97))],
-    ids=["24 features", "8 features"],
+    ("width", "n", "bootstrap"), [(24, 500, (0.0, 0.2)), (8, 1000, (0.7, 0.97))], ids=["24 features", "8 features"]
 )
 def test_of_splits_covers_a_frechet_distance_and_a_bootstrap_may_not(
     width: int, n: int, bootstrap: tuple[float, float]

@@ -25,6 +25,7 @@ def _loss(network: Any, ids: torch.Tensor) -> float:
         return float(network(input_ids=ids, labels=ids).loss)
 
 
+@pytest.mark.slow
 def test_published_losses_are_those_of_transformers(judge: CausalJudge) -> None:
     ids = torch.randint(0, 600, (5, 30), generator=torch.Generator().manual_seed(1))
     expected = [_loss(judge.network, row[None]) for row in ids]
@@ -109,9 +110,7 @@ def test_load_judge_rejects_remote_code_without_a_question(
     config = json.loads((folder / "config.json").read_text())
     classes = {"AutoConfig": "code.Config", "AutoModelForCausalLM": "code.Model"}
     (folder / "config.json").write_text(json.dumps({**config, "model_type": "own", "auto_map": classes}))
-    (folder / "code.py").write_text(
-        f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Config: pass\nclass Model: pass\n"
-    )
+    (folder / "code.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Config: pass\nclass Model: pass\n")
     asked: list[str] = []
     monkeypatch.setattr("builtins.input", lambda text: asked.append(text) or "y")
     with pytest.raises(UserError, match="judge"):

@@ -78,9 +78,7 @@ def test_self_bleu_is_nltks_sentence_by_sentence() -> None:
         scores = []
         for i in range(5):
             others = group[:i] + group[i + 1 :]
-            scores.append(
-                sentence_bleu(others, group[i], (0.25, 0.25, 0.25, 0.25), smoothing_function=smoothing)
-            )
+            scores.append(sentence_bleu(others, group[i], (0.25, 0.25, 0.25, 0.25), smoothing_function=smoothing))
         expected.append(100 * sum(scores) / 5)
     np.testing.assert_allclose(self_bleu(groups), expected, rtol=1e-12)
     assert self_bleu([[list(range(9))] * 3])[0] == pytest.approx(100)

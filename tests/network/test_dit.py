@@ -119,9 +119,7 @@ def test_dit_positions_are_exchangeable_without_rotary_angles() -> None:
     network = make({})
     x, t, lam = inputs(network)
     order = torch.randperm(D, generator=torch.Generator().manual_seed(3))
-    assert not torch.allclose(
-        network.body(x[:, order], t, None, lam), network.body(x, t, None, lam)[:, order]
-    )
+    assert not torch.allclose(network.body(x[:, order], t, None, lam), network.body(x, t, None, lam)[:, order])
     network.rotary_emb.inv_freq.zero_()
     torch.testing.assert_close(
         network.body(x[:, order], t, None, lam), network.body(x, t, None, lam)[:, order], rtol=0, atol=1e-5

@@ -116,9 +116,7 @@ def test_maskgit_film_scales_and_shifts_each_norm() -> None:
         single = copy.deepcopy(network)
         with torch.no_grad():
             for i, layer in enumerate(single.transformer.layers):
-                for norm, shift, scale in zip(
-                    (layer[0].norm, layer[1].norm), film[b, i, ::2], film[b, i, 1::2]
-                ):
+                for norm, shift, scale in zip((layer[0].norm, layer[1].norm), film[b, i, ::2], film[b, i, 1::2]):
                     norm.weight.mul_(1 + scale)
                     norm.bias.mul_(1 + scale).add_(shift)
         alone = single.body(x[b : b + 1], t[b : b + 1], label[b : b + 1])

@@ -118,9 +118,7 @@ def test_unet_latent_initialisation() -> None:
     first, second = (UNet(**SIZES, latent={"dim": 1}) for _ in range(2))
     for net in (first, second):
         net.init_latent(0.3, torch.Generator().manual_seed(7))
-    latent_parts = [
-        name for name in first.state_dict() if "lemb" in name or "mix" in name or "dense1" in name
-    ]
+    latent_parts = [name for name in first.state_dict() if "lemb" in name or "mix" in name or "dense1" in name]
     assert len(latent_parts) == 8 + 4 + 2 * 8  # two MLPs, two mixers, eight residual blocks
     for name in latent_parts:
         assert torch.equal(first.state_dict()[name], second.state_dict()[name])

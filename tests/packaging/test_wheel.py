@@ -27,10 +27,9 @@ def names(wheel: Path) -> set[str]:
     return set(zipfile.ZipFile(wheel).namelist())
 
 
+@pytest.mark.slow
 def test_wheel_has_every_module_and_data_file(names: set[str]) -> None:
-    tracked = [
-        path for path in (ROOT / "di4c_cli").rglob("*") if path.is_file() and "__pycache__" not in path.parts
-    ]
+    tracked = [path for path in (ROOT / "di4c_cli").rglob("*") if path.is_file() and "__pycache__" not in path.parts]
     assert {path.relative_to(ROOT).as_posix() for path in tracked} <= names
     assert {f"di4c_cli/recipes/{name}.yaml" for name in recipe_file.names()} <= names
     for task in TASK_NAMES:
@@ -48,9 +47,7 @@ def test_wheel_has_the_documented_size(wheel: Path) -> None:
     assert size < MEGABYTES
     page = (ROOT / "docs" / "packaging.md").read_text(encoding="utf-8")
     stated = re.search(r"wheel has (\d+(?:\.\d+)?) MB", page)
-    assert stated is not None and abs(float(stated.group(1)) - size) < 1.0, (
-        f"docs/packaging.md: it has {size:.1f} MB"
-    )
+    assert stated is not None and abs(float(stated.group(1)) - size) < 1.0, f"docs/packaging.md: it has {size:.1f} MB"
 
 
 def test_wheel_has_metadata(wheel: Path) -> None:

@@ -10,13 +10,7 @@ import torch
 from di4c_cli.noise import Noise
 from di4c_cli.process import Gaussian, Markov, Uniform, build
 
-PROCESSES = [
-    Uniform(2, 1.0),
-    Uniform(5, 3.0),
-    Gaussian(6, 1.5, 8.0),
-    Gaussian(7, 2.0, 3.0),
-    Gaussian(16, 2.0, 20.0),
-]
+PROCESSES = [Uniform(2, 1.0), Uniform(5, 3.0), Gaussian(6, 1.5, 8.0), Gaussian(7, 2.0, 3.0), Gaussian(16, 2.0, 20.0)]
 
 
 def one(value: float) -> torch.Tensor:
@@ -70,11 +64,7 @@ class TestChain:
         """30 000 draws; total variation below 0.02."""
         n, size = 30_000, process.symbols
         p0 = torch.linspace(1, 2, size).double()
-        x_t, t, s = (
-            torch.full((n, 1), size // 2),
-            torch.full((n,), 0.7).double(),
-            torch.full((n,), 0.5).double(),
-        )
+        x_t, t, s = (torch.full((n, 1), size // 2), torch.full((n,), 0.7).double(), torch.full((n,), 0.5).double())
         uniform = Noise(5, range(n)).uniform("u", 1, 2)
         x_s = process.step(lambda b, d: p0.log().expand(len(b), -1), x_t, t, s, uniform)
         exact = process.posterior((p0 / p0.sum()).view(1, 1, -1), x_t[:1], t[:1], s[:1])[0, 0]
@@ -107,9 +97,7 @@ class TestChain:
 
     def test_config_round_trip(self, process: Markov) -> None:
         again = build(process.config)
-        torch.testing.assert_close(
-            again.transition(one(0.1), one(0.9)), process.transition(one(0.1), one(0.9))
-        )
+        torch.testing.assert_close(again.transition(one(0.1), one(0.9)), process.transition(one(0.1), one(0.9)))
 
 
 @pytest.mark.parametrize("symbols", [6, 16, 256])

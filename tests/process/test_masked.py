@@ -26,9 +26,7 @@ def test_transitions_compose(schedule: str) -> None:
     process = Masked(3, schedule)
     zero, s, t = torch.zeros(1).double(), torch.tensor([0.3]).double(), torch.tensor([0.8]).double()
     whole = process.transition(zero, t)
-    torch.testing.assert_close(
-        process.transition(zero, s) @ process.transition(s, t), whole, atol=1e-14, rtol=0
-    )
+    torch.testing.assert_close(process.transition(zero, s) @ process.transition(s, t), whole, atol=1e-14, rtol=0)
     torch.testing.assert_close(whole.sum(-1), torch.ones(1, 4).double())
     assert whole[0, 0, 3] == pytest.approx(float(process.mask_share(t)))
 
@@ -106,9 +104,7 @@ def test_step_to_zero_fills_every_position() -> None:
     process = Masked(4)
     x = process.prior(torch.zeros(6, 9))
     ones = torch.ones(6)
-    out = process.step(
-        lambda b, d: torch.zeros(len(b), 4), x, ones, ones * 0, Noise(1, range(6)).uniform("u", 9, 2)
-    )
+    out = process.step(lambda b, d: torch.zeros(len(b), 4), x, ones, ones * 0, Noise(1, range(6)).uniform("u", 9, 2))
     assert int(out.max()) < 4
 
 
@@ -131,9 +127,7 @@ def test_build_rejects_unknown_names() -> None:
 class FirstState(JointDraw):
     """Records its log-weights and draws the mask where `stay` is the larger one, else symbol 1."""
 
-    def states(
-        self, b: torch.Tensor, d: torch.Tensor, reveal: torch.Tensor, stay: torch.Tensor
-    ) -> torch.Tensor:
+    def states(self, b: torch.Tensor, d: torch.Tensor, reveal: torch.Tensor, stay: torch.Tensor) -> torch.Tensor:
         self.asked = list(zip(b.tolist(), d.tolist()))
         self.weights = torch.stack((reveal.exp(), stay.exp()), 1)
         return torch.where(stay > reveal, 3, 1)

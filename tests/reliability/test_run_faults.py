@@ -21,12 +21,8 @@ from tests.helpers.faults import call, command, told
 from tests.helpers.small_run import PATIENCE, arguments, same, small_recipe, started, wait_for_steps, weights
 
 
-@pytest.mark.parametrize(
-    "words", [["sample", "-n", 2, "--steps", 1], ["convert", "tiny-digits"], ["recipes"]]
-)
-def test_command_names_a_closed_folder(
-    closed: Path, words: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("words", [["sample", "-n", 2, "--steps", 1], ["convert", "tiny-digits"], ["recipes"]])
+def test_command_names_a_closed_folder(closed: Path, words: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Writing there fails in a sentence that names the place; what only reads works in it."""
     monkeypatch.chdir(closed)
     if words[0] == "recipes":
@@ -44,6 +40,7 @@ def test_distill_names_a_closed_folder(closed: Path, teacher: Path) -> None:
     told(call(*arguments(teacher, closed / "run")), 1, str(closed), "Choose another folder")
 
 
+@pytest.mark.slow
 def test_distill_resumes_after_its_folder_was_closed(teacher: Path, closed: Path, tmp_path: Path) -> None:
     """The folder of checkpoints is closed under way: the last one stands, the same command goes on."""
     out = tmp_path / "run"
@@ -62,6 +59,7 @@ def test_distill_resumes_after_its_folder_was_closed(teacher: Path, closed: Path
     assert [row["step"] for row in read_rows(out / "metrics.jsonl")] == list(range(1, 10))
 
 
+@pytest.mark.slow
 def test_distill_rejects_a_second_writer_and_stops_on_sigterm(teacher: Path, tmp_path: Path) -> None:
     """A second command is refused, forced or not; SIGTERM ends the first with 143 and a checkpoint."""
     out = tmp_path / "run"
@@ -93,6 +91,7 @@ def test_common_exit_code_is_that_of_the_signal() -> None:
         assert common_exit_code(dict(enumerate(codes)), first=0, stopped=True) == verdict
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["deleted", "moved"])
 def test_distill_notices_a_deleted_or_moved_folder(teacher: Path, tmp_path: Path, way: str) -> None:
     out = tmp_path / "run"
@@ -114,15 +113,14 @@ def test_distill_notices_a_deleted_or_moved_folder(teacher: Path, tmp_path: Path
         assert same(weights(tmp_path / "elsewhere"), weights(tmp_path / "whole"))
 
 
+@pytest.mark.slow
 def test_distill_finishes_after_a_deleted_codec_is_restored(tmp_path: Path, teacher: Path) -> None:
     """The teacher's folder loses a file while the student trains; its weights are in memory, its codec is not."""
     model, out = tmp_path / "text", tmp_path / "run"
     tokenizer = tmp_path / "tokenizer.json"
     tokenizer.write_bytes(embedded.asset("text-units.json").read_bytes())
     assert call("convert", "tiny-text", model, "--tokenizer", tokenizer).exit_code == 0
-    (codec,) = set(model.iterdir()) - {
-        model / name for name in ("README.md", "config.json", "model.safetensors")
-    }
+    (codec,) = set(model.iterdir()) - {model / name for name in ("README.md", "config.json", "model.safetensors")}
     shutil.copyfile(codec, tmp_path / "kept")
     recipe = small_recipe(model, data="teacher", method__reference_steps=2)
 
@@ -138,6 +136,7 @@ def test_distill_finishes_after_a_deleted_codec_is_restored(tmp_path: Path, teac
     assert (out / "student" / codec.name).is_file()
 
 
+@pytest.mark.slow
 def test_command_works_in_a_deleted_folder(tmp_path: Path) -> None:
     """A shell may stand in a folder that is gone."""
     gone = tmp_path / "gone"

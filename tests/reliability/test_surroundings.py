@@ -25,6 +25,7 @@ ASCII = {"LC_ALL": "C", "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "PYTHONC
 PACKAGE = Path(di4c_cli.__file__).parent
 
 
+@pytest.mark.slow
 def test_distill_works_without_a_home(teacher: Path, tmp_path: Path) -> None:
     """Nothing of it is needed: caches of libraries go to temporary folders, silently."""
     free = ("MPLCONFIGDIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "HF_HOME", "DI4C_CACHE")
@@ -34,9 +35,7 @@ def test_distill_works_without_a_home(teacher: Path, tmp_path: Path) -> None:
     assert (tmp_path / "run" / "student" / "config.json").is_file()
 
 
-def test_encoding_without_a_home_asks_for_a_cache_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_encoding_without_a_home_asks_for_a_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Encoded data does need a place; the sentence says how to give one."""
     for name in ("XDG_CACHE_HOME", "DI4C_CACHE"):
         monkeypatch.delenv(name, raising=False)
@@ -60,9 +59,8 @@ def test_cache_root_without_a_home_directory_fails(monkeypatch: pytest.MonkeyPat
     assert cache.root() == Path("/somewhere")
 
 
-def test_distill_ignores_a_clock_that_jumps(
-    teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.slow
+def test_distill_ignores_a_clock_that_jumps(teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The wall clock falls back by a year at every look; the student and the durations do not notice."""
     recipe = small_recipe(teacher)
     distill(recipe, tmp_path / "calm", RunOptions())
@@ -79,6 +77,7 @@ def test_distill_ignores_a_clock_that_jumps(
     assert all(0 <= row["seconds"] < 60 for row in read_rows(tmp_path / "jumping" / "metrics.jsonl"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", [0, 2**32])
 def test_distill_ignores_the_dates_of_files(teacher: Path, tmp_path: Path, when: int) -> None:
     """Checkpoints are ordered by their step: a run whose files are dated 1970 or 2106 goes on all the same."""
@@ -107,6 +106,7 @@ def test_durations_come_from_the_monotonic_clock() -> None:
                     assert path.parent.name == "evaluation", path
 
 
+@pytest.mark.slow
 def test_distill_works_in_ascii_with_unusual_paths(teacher: Path, tmp_path: Path) -> None:
     """A locale without λ, a path with spaces, umlauts and a quote: the run, then its student as JSON."""
     out = tmp_path / "meine Läufe λ" / "it's 1"
@@ -114,9 +114,7 @@ def test_distill_works_in_ascii_with_unusual_paths(teacher: Path, tmp_path: Path
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr and done.stderr.isascii()
     assert "'\"'\"'s 1" in done.stderr, "the next command can be copied"
-    again = process(
-        "sample", "--student", out, "--steps", 1, "-n", 2, "--out", out / "ä b.png", "--json", **ASCII
-    )
+    again = process("sample", "--student", out, "--steps", 1, "-n", 2, "--out", out / "ä b.png", "--json", **ASCII)
     assert again.returncode == 0, again.stderr
     assert again.stdout.isascii() and json.loads(again.stdout)["n"] == 2
     assert (out / "ä b.png").is_file()
@@ -140,13 +138,12 @@ def test_command_works_in_ascii(words: list[str], code: int) -> None:
         sentence(done.stderr)
 
 
+@pytest.mark.slow
 def test_readers_accept_unusual_paths(teacher: Path, tmp_path: Path) -> None:
     folder = tmp_path / "Ordner mit ünïcode & 'quotes'"
     assert call("convert", teacher, folder / "mein modell").exit_code == 0
     assert (
-        call(
-            "sample", "--teacher", folder / "mein modell", "-n", 1, "--steps", 1, "--out", folder / "ä.png"
-        ).exit_code
+        call("sample", "--teacher", folder / "mein modell", "-n", 1, "--steps", 1, "--out", folder / "ä.png").exit_code
         == 0
     )
     assert (folder / "ä.png").is_file()

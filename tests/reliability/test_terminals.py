@@ -18,6 +18,7 @@ from tests.helpers.faults import COLOUR, command, in_terminal, plain
 COMMANDS = [["--help"], ["sample", "--help"], ["recipes"], ["teachers"]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [80, 40])
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_output_is_not_wider_than_the_terminal(columns: int, words: list[str]) -> None:
@@ -28,6 +29,7 @@ def test_output_is_not_wider_than_the_terminal(columns: int, words: list[str]) -
     assert len(lines) > 10
 
 
+@pytest.mark.slow
 def test_output_has_no_colour_with_no_color() -> None:
     assert COLOUR.search(in_terminal(80, "--help")[1]), "there is colour by default"
     for words in COMMANDS[:3]:
@@ -35,9 +37,7 @@ def test_output_has_no_colour_with_no_color() -> None:
 
 
 @pytest.mark.parametrize("columns", [80, 40])
-def test_show_table_becomes_a_list_in_a_narrow_terminal(
-    columns: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_show_table_becomes_a_list_in_a_narrow_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the columns would be cut to single letters, rows are written as lists instead."""
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setenv("TERM", "xterm")
@@ -89,6 +89,7 @@ def test_command_ignores_a_closed_pipe(words: list[str]) -> None:
     assert done.stderr == "" and done.returncode == 0
 
 
+@pytest.mark.slow
 def test_sample_ignores_a_pipe_closed_by_head() -> None:
     words = " ".join(command("sample", "--teacher", "tiny-text", "--steps", 1, "-n", 40))
     script = f"set -o pipefail; {words} | head -n 1"

@@ -68,6 +68,7 @@ def run(tmp_path_factory: pytest.TempPathFactory, teacher: Model, pupil: Model) 
     return folder
 
 
+@pytest.mark.slow
 def test_write_all_writes_the_files_of_an_evaluation(run: Path) -> None:
     out = run / "evaluation"
     assert sorted(p.name for p in out.iterdir()) == ["quality.png", "report.html", "results.json", "samples"]
@@ -80,9 +81,7 @@ def test_page_holds_everything_and_requests_nothing(run: Path) -> None:
         assert f"<h2>{part}" in text
     assert "&lt;b&gt;small&lt;/b&gt;" in text and "<b>small" not in text
     assert text.count("data:image/png;base64") == 4 and text.count("<svg") == 7
-    assert not re.search(r'(src|href)="(?!data:|#)', text) and "http" not in text.replace(
-        "http://www.w3.org", ""
-    )
+    assert not re.search(r'(src|href)="(?!data:|#)', text) and "http" not in text.replace("http://www.w3.org", "")
 
 
 def test_latency_tabulates_the_measurement_of_the_run(run: Path, tmp_path: Path) -> None:
@@ -141,10 +140,7 @@ def test_samples_ignores_pictures_outside_the_folder(run: Path, tmp_path: Path) 
 
 
 def test_samples_marks_words_that_differ() -> None:
-    assert (
-        highlight("the old cat sat", "the new cat <sat>")
-        == "the <mark>new</mark> cat <mark>&lt;sat&gt;</mark>"
-    )
+    assert highlight("the old cat sat", "the new cat <sat>") == "the <mark>new</mark> cat <mark>&lt;sat&gt;</mark>"
     cells = [
         Cell(row=row, column="4 steps", steps=4, n=1, seed=0, seconds=1, samples=[text])
         for row, text in (("teacher", "a b c"), ("student", "a x c"))
@@ -201,22 +197,9 @@ def test_steps_chart_shows_steps_saved_and_a_log_axis(run: Path) -> None:
 
 def _screenshot(file: Path, out: Path, size: str, *more: str) -> tuple[np.ndarray, str]:
     assert BROWSER is not None
-    flags = [
-        "--headless=new",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--hide-scrollbars",
-        "--enable-logging=stderr",
-    ]
-    flags += [
-        f"--user-data-dir={out.parent / 'profile'}",
-        f"--window-size={size}",
-        f"--screenshot={out}",
-        *more,
-    ]
-    done = subprocess.run(
-        [BROWSER, *flags, file.as_uri()], capture_output=True, text=True, timeout=120, check=True
-    )
+    flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--enable-logging=stderr"]
+    flags += [f"--user-data-dir={out.parent / 'profile'}", f"--window-size={size}", f"--screenshot={out}", *more]
+    done = subprocess.run([BROWSER, *flags, file.as_uri()], capture_output=True, text=True, timeout=120, check=True)
     return np.asarray(Image.open(out).convert("L")).astype(float), done.stderr
 
 

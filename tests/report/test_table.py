@@ -15,9 +15,7 @@ def _results(*cells: Cell) -> Results:
 
 def _cell(row: str, column: str, steps: int, settings: dict[str, object], **values: float) -> Cell:
     figures = {name: Figure(value=value) for name, value in values.items()}
-    return Cell(
-        row=row, column=column, steps=steps, n=9, seed=0, seconds=1, settings=settings, figures=figures
-    )
+    return Cell(row=row, column=column, steps=steps, n=9, seed=0, seconds=1, settings=settings, figures=figures)
 
 
 PROTOCOL = EvaluationProtocol(
@@ -42,9 +40,7 @@ def test_protocol_tables_show_the_papers_figures_in_rows_without_a_model() -> No
 
 
 def test_protocol_tables_begin_with_the_main_figure_of_another_scorer() -> None:
-    protocol = EvaluationProtocol(
-        "p", "t", (CellSpec("teacher", "8 steps", 8),), 9, ("perplexity", "entropy")
-    )
+    protocol = EvaluationProtocol("p", "t", (CellSpec("teacher", "8 steps", 8),), 9, ("perplexity", "entropy"))
     cell = _cell("teacher", "8 steps", 8, {}, bits_per_char=2.0, entropy=1.0)
     assert [table.title for table in protocol_tables(_results(cell), protocol)] == [
         "bits per character ↓",

@@ -65,6 +65,7 @@ WAYS: list[tuple[Callable[[], Denoiser], dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tile", [16, 1, 5])
 @pytest.mark.parametrize(("make", "way"), WAYS)
 def test_sampling_loop_does_not_depend_on_the_batch(

@@ -49,9 +49,7 @@ def start(process: Masked | Markov, length: int) -> np.ndarray:
     return out
 
 
-def masked_law(
-    model: Denoiser, times: list[float], label: int = -1, law: np.ndarray | None = None
-) -> np.ndarray:
+def masked_law(model: Denoiser, times: list[float], label: int = -1, law: np.ndarray | None = None) -> np.ndarray:
     """N analytical steps through `times`, descending."""
     process = model.process
     assert isinstance(process, Masked)
@@ -97,9 +95,7 @@ def tau_kernel(process: Markov, t: float, length: float, both: bool = False) -> 
     return tau(q_t0, rate * speed(process, t), length, isinstance(process, Gaussian), both)
 
 
-def drawn(
-    model: Denoiser, plan: SamplingPlan, n: int = DRAWS, seed: int = 3, **options: object
-) -> torch.Tensor:
+def drawn(model: Denoiser, plan: SamplingPlan, n: int = DRAWS, seed: int = 3, **options: object) -> torch.Tensor:
     """n samples in large batches."""
     return sample_batch(model, plan, Noise(seed, range(n)), **options)  # type: ignore[arg-type]
 
@@ -109,6 +105,7 @@ UNIFORM = Uniform(3, horizon=2.0)
 BIG = {"tile": 0}
 
 
+@pytest.mark.slow
 def test_analytical_step_masked_with_the_real_noise() -> None:
     model = tabulated(Masked(3, "arccos"), 3, components=2, seed=1)
     x = drawn(model, SamplingPlan(steps=2, **BIG))
@@ -116,6 +113,7 @@ def test_analytical_step_masked_with_the_real_noise() -> None:
     assert chi_square(frequencies(x, model.process), law) > LEVEL
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_analytical_step_masked_in_three_steps(bulk_noise: None, dtype: str) -> None:
     model = tabulated(Masked(3), 3, components=2, seed=2)
@@ -123,6 +121,7 @@ def test_analytical_step_masked_in_three_steps(bulk_noise: None, dtype: str) -> 
     assert chi_square(frequencies(x, model.process), masked_law(model, [1.0, 2 / 3, 1 / 3, 0.0])) > LEVEL
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("process", [GAUSSIAN, UNIFORM], ids=["gaussian", "uniform"])
 @pytest.mark.parametrize("last", ["sample", "argmax"])
 def test_analytical_step_markov(bulk_noise: None, process: Markov, last: str) -> None:
@@ -137,6 +136,7 @@ def test_analytical_step_markov(bulk_noise: None, process: Markov, last: str) ->
     assert chi_square(frequencies(x, process), law) > LEVEL
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("process", [GAUSSIAN, UNIFORM], ids=["gaussian", "uniform"])
 @pytest.mark.parametrize("corrector", [0, 2])
 def test_tau_step_and_corrector_step(bulk_noise: None, process: Markov, corrector: int) -> None:
@@ -149,17 +149,12 @@ def test_tau_step_and_corrector_step(bulk_noise: None, process: Markov, correcto
         kernel = tau_kernel(process, t, t - s) if i < 2 else likeliest(process)
         law = move(law, model.network, process, t, kernel)
     plan = SamplingPlan(
-        steps=3,
-        sampler="tau-leaping",
-        grid="pixels",
-        last="argmax",
-        corrector=corrector,
-        corrector_step=size,
-        **BIG,
+        steps=3, sampler="tau-leaping", grid="pixels", last="argmax", corrector=corrector, corrector_step=size, **BIG
     )
     assert chi_square(frequencies(drawn(model, plan), process), law) > LEVEL
 
 
+@pytest.mark.slow
 def test_corrector_step_with_analytical_steps(bulk_noise: None) -> None:
     model = tabulated(GAUSSIAN, 2, components=2, seed=5)
     law = start(GAUSSIAN, 2)
@@ -202,6 +197,7 @@ def guided_move(law: np.ndarray, model: Denoiser, t: float, kernel: Kernel, weig
     return out
 
 
+@pytest.mark.slow
 def test_maskgit_step_with_the_real_noise() -> None:
     process = Masked(3)
     model = tabulated(process, 3, seed=7)
@@ -212,6 +208,7 @@ def test_maskgit_step_with_the_real_noise() -> None:
     assert chi_square(frequencies(x, process), law) > LEVEL
 
 
+@pytest.mark.slow
 def test_sampling_loop_hybrid_is_student_then_teacher(bulk_noise: None) -> None:
     process = Masked(3)
     student, teacher = tabulated(process, 3, components=2, seed=8), tabulated(process, 3, seed=9)
@@ -221,6 +218,7 @@ def test_sampling_loop_hybrid_is_student_then_teacher(bulk_noise: None) -> None:
     assert chi_square(frequencies(x, process), law) > LEVEL
 
 
+@pytest.mark.slow
 def test_sampling_loop_conditions_on_given_symbols(bulk_noise: None) -> None:
     process = Masked(3)
     model = tabulated(process, 3, components=2, seed=10)
@@ -231,6 +229,7 @@ def test_sampling_loop_conditions_on_given_symbols(bulk_noise: None) -> None:
     assert chi_square(frequencies(x, process), law) > LEVEL
 
 
+@pytest.mark.slow
 def test_shaped_prediction_has_temperature_and_nucleus(bulk_noise: None) -> None:
     process = Masked(4)
     model = tabulated(process, 2, seed=11)

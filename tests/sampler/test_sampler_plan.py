@@ -70,9 +70,7 @@ def denoiser(length: int = 4, symbols: int = 3) -> Denoiser:
     return model
 
 
-def plan_of(
-    config: SamplingConfig, steps: int | None = None, labelled: bool = False, **flags: Any
-) -> SamplingPlan:
+def plan_of(config: SamplingConfig, steps: int | None = None, labelled: bool = False, **flags: Any) -> SamplingPlan:
     return SamplingPlan.resolve(denoiser(), config, labelled, steps=steps, **flags)
 
 
@@ -134,9 +132,7 @@ def handoff(**keys: Any) -> SamplingConfig:
     return SamplingConfig(handoff=HandoffConfig(**keys))
 
 
-def shares(
-    config: SamplingConfig, steps: tuple[int, ...], labelled: bool = False
-) -> dict[int, tuple[int, Any]]:
+def shares(config: SamplingConfig, steps: tuple[int, ...], labelled: bool = False) -> dict[int, tuple[int, Any]]:
     """The teacher's steps and the time of the first step, for each number of steps."""
     made = {count: plan_of(config, count, labelled) for count in steps}
     return {count: (plan.hybrid, plan.handoff_time) for count, plan in made.items()}
@@ -194,9 +190,7 @@ def test_sample_many_gives_the_batches_of_one_stream() -> None:
     assert torch.equal(x, whole) and seen == [2, 2, 2, 2, 1, 1] and done == [2, 2, 1]
     free = sample_batch(model, plan, Noise(0, range(5)), torch.full((5,), 2))
     assert torch.equal(sample_many(model, plan, 5, label=2), free)
-    assert torch.equal(
-        sample_many(model, plan, 5, given=given[0]), sample_many(model, plan, 5, given=given[:1])
-    )
+    assert torch.equal(sample_many(model, plan, 5, given=given[0]), sample_many(model, plan, 5, given=given[:1]))
     assert not bool(sample_many(model, plan, 5, given=torch.zeros(4, dtype=torch.long)).any())
     assert sample_many(model, plan, 0).shape == (0, 4)
 

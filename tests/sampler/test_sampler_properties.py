@@ -64,6 +64,7 @@ def situations(draw: st.DrawFn) -> tuple[Denoiser, SamplingPlan, Tensor | None, 
     return model(process, length, draw(st.booleans())), how, label, fixed
 
 
+@pytest.mark.slow
 @effort(max_examples=150, deadline=None)
 @cases(situations(), st.integers(0, 1000))
 def test_sampling_loop_fills_masks_and_keeps_given_symbols(
@@ -71,9 +72,7 @@ def test_sampling_loop_fills_masks_and_keeps_given_symbols(
 ) -> None:
     denoiser, how, label, fixed = situation
     seen: list[Tensor] = []
-    x = sample_batch(
-        denoiser, how, Noise(seed, [4, 5, 6]), label, fixed, on_step=lambda left, t, x: seen.append(x)
-    )
+    x = sample_batch(denoiser, how, Noise(seed, [4, 5, 6]), label, fixed, on_step=lambda left, t, x: seen.append(x))
     assert x.shape == fixed.shape and x.dtype == torch.long
     assert int(x.min()) >= 0 and int(x.max()) < denoiser.symbols
     assert torch.equal(x[fixed >= 0], fixed[fixed >= 0])
@@ -85,6 +84,7 @@ def test_sampling_loop_fills_masks_and_keeps_given_symbols(
     assert torch.equal(sample_batch(denoiser, how, Noise(seed, [6]), last, fixed[2:]), x[2:])
 
 
+@pytest.mark.slow
 @effort(max_examples=60, deadline=None)
 @cases(
     st.integers(1, 24),
@@ -98,9 +98,7 @@ def test_sampling_loop_fills_masks_and_keeps_given_symbols(
 def test_sampling_loop_without_masks_stays_in_range_and_ends_with_given_symbols(
     length: int, steps: int, sampler: str, last: str, corrector: int, mixture: bool, process: Process
 ) -> None:
-    how = SamplingPlan(
-        steps=steps, sampler=sampler, last=last, grid="pixels", corrector=corrector, corrector_step=0.01
-    )
+    how = SamplingPlan(steps=steps, sampler=sampler, last=last, grid="pixels", corrector=corrector, corrector_step=0.01)
     fixed = torch.where(torch.arange(length) % 3 == 0, 2, -1).repeat(2, 1)
     x = sample_batch(model(process, length, mixture), how, Noise(1, [0, 7]), None, fixed)
     assert int(x.min()) >= 0 and int(x.max()) < process.symbols
@@ -156,10 +154,7 @@ def test_on_step_is_called_after_every_step() -> None:
     seen = []
     own = model(Masked(4), 6, False)
     last = sample_batch(
-        own,
-        SamplingPlan(steps=4),
-        Noise(0, range(2)),
-        on_step=lambda left, t, x: seen.append((left, t, x.clone())),
+        own, SamplingPlan(steps=4), Noise(0, range(2)), on_step=lambda left, t, x: seen.append((left, t, x.clone()))
     )
     assert [(left, t) for left, t, _ in seen] == [(3, 0.75), (2, 0.5), (1, 0.25), (0, 0.0)]
     assert torch.equal(seen[-1][2], last)
@@ -169,9 +164,7 @@ def test_on_step_is_called_after_every_step() -> None:
 def test_check_inputs_names_the_wrong_label(labels: list[int]) -> None:
     wrong = labels[1] if labels[1] < 0 else labels[0]
     with pytest.raises(UserError, match=f"Label {wrong} is out of range"):
-        sample_batch(
-            model(Masked(4), 6, False), SamplingPlan(steps=1), Noise(0, range(2)), torch.tensor(labels)
-        )
+        sample_batch(model(Masked(4), 6, False), SamplingPlan(steps=1), Noise(0, range(2)), torch.tensor(labels))
 
 
 def test_sampling_loop_uses_the_teacher_for_hybrid_steps_only() -> None:

@@ -52,9 +52,7 @@ def test_gumbel_scale_and_guidance_weight_at_both_ends() -> None:
 
 def test_reveal_counts_reveal_all_and_never_nothing_until_done() -> None:
     free = torch.arange(0, 40)
-    for steps, schedule in itertools.product(
-        (1, 2, 3, 8, 50), ("linear", "arccos", "cosine", "square", "root")
-    ):
+    for steps, schedule in itertools.product((1, 2, 3, 8, 50), ("linear", "arccos", "cosine", "square", "root")):
         counts = reveal_counts(Masked(5, schedule), steps, free)
         assert torch.equal(counts.sum(0), free) and int(counts.min()) >= 0
         left = free - counts.cumsum(0)
@@ -237,9 +235,7 @@ def test_poisson_numbers_are_drawn_per_sample() -> None:
     """Small and large means; a sample's numbers do not depend on its neighbours; χ² at level 1e-3."""
     mean = torch.tensor([0.02, 0.7, 30.0], dtype=torch.float64).expand(40_000, 3)
     drawn = poisson(mean, Noise(4, range(40_000)), "jumps")
-    assert torch.equal(
-        poisson(mean[:5], Noise(4, [7, 3, 0, 9, 39_999]), "jumps"), drawn[[7, 3, 0, 9, 39_999]]
-    )
+    assert torch.equal(poisson(mean[:5], Noise(4, [7, 3, 0, 9, 39_999]), "jumps"), drawn[[7, 3, 0, 9, 39_999]])
     for column, value in enumerate((0.02, 0.7, 30.0)):
         counts = np.bincount(drawn[:, column].long().numpy(), minlength=90)[:90]
         law = poisson_law.pmf(np.arange(90), value)
@@ -277,6 +273,7 @@ def temperature(hits: int, n: int, symbols: int) -> tuple[float, float]:
     return 1 / (1 + odds / size), error / size
 
 
+@pytest.mark.slow
 def test_categorical_has_temperature_one() -> None:
     """One token with half the mass, 50 256 share the rest: in float64 the temperature is 1 within error."""
     symbols, n = 50_257, 4096
@@ -310,6 +307,7 @@ def test_gumbel32_is_colder() -> None:
     assert abs(value - 1) < 3 * error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("steps", "below"), [(64, 0.985), (1024, 0.95)])
 def test_gumbel32_with_the_mask_among_the_symbols_is_colder_still(steps: int, below: float) -> None:
     """GPT-2's vocabulary in the published step: the mask has 1 - 1/steps, tokens are in the cut-off tail."""

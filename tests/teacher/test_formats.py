@@ -102,9 +102,7 @@ def test_vqgan_serves_two_resolutions(golden: Path) -> None:
     small = vqgan.read(ModelFiles.at(golden / "vqgan"))
     large = small.at_length(64)
     assert large.settings["resolution"] == 32 and large.settings["attention_resolutions"] == [8]
-    assert (
-        assemble(large.tensors, large.settings).decode(torch.zeros(1, 64, dtype=torch.long)).shape[-1] == 32
-    )
+    assert assemble(large.tensors, large.settings).decode(torch.zeros(1, 64, dtype=torch.long)).shape[-1] == 32
 
 
 def test_load_rejects_a_tokenizer_as_teacher(golden: Path) -> None:

@@ -57,9 +57,7 @@ def plain_pickle(protocol: int) -> Any:
     return write
 
 
-WRITERS = {"zip": zip_file, "legacy": legacy_file} | {
-    f"pickle {n}": plain_pickle(n) for n in (0, 1, 2, 3, 4, 5)
-}
+WRITERS = {"zip": zip_file, "legacy": legacy_file} | {f"pickle {n}": plain_pickle(n) for n in (0, 1, 2, 3, 4, 5)}
 
 
 @pytest.mark.slow
@@ -92,9 +90,7 @@ def test_pickles_with_hidden_payloads_are_rejected(golden: Path, tmp_path: Path)
     assert not marker.exists()
 
 
-@pytest.mark.parametrize(
-    "program", [b"c__builtin__\neval\n(V1\ntR.", b"cbuiltins\nbytearray\n(I1000000000000\ntR."]
-)
+@pytest.mark.parametrize("program", [b"c__builtin__\neval\n(V1\ntR.", b"cbuiltins\nbytearray\n(I1000000000000\ntR."])
 def test_pickles_with_a_crafted_table_of_contents_are_rejected(tmp_path: Path, program: bytes) -> None:
     """Also what torch itself would let pass: a reader asked for 10^12 bytes."""
     path = tmp_path / "model.pt"

@@ -49,9 +49,7 @@ def test_theorem_1_error_falls_as_one_over_n() -> None:
             assert error >= constant / n
 
 
-def random_products(
-    shape: tuple[int, ...], length: int, symbols: int, sharp: Tensor, g: torch.Generator
-) -> Tensor:
+def random_products(shape: tuple[int, ...], length: int, symbols: int, sharp: Tensor, g: torch.Generator) -> Tensor:
     """Product laws `(*shape, S^D)`; `sharp` (cases,) from flat to nearly certain."""
     logits = torch.randn(*shape, length, symbols, generator=g, dtype=torch.float64)
     return product((logits * sharp.view(-1, *[1] * (logits.dim() - 1))).softmax(-1))

@@ -64,7 +64,7 @@ def test_mutants_cover_every_kind_of_change(tmp_path: Path) -> None:
 
 
 def test_chosen_sample_is_seeded_and_spread() -> None:
-    first, again, other = (mutate.chosen(["process"], 30, seed) for seed in (0, 0, 1))
+    first, again, other = (mutate.chosen(["process", "sampler"], 30, seed) for seed in (0, 0, 1))
     assert first == again != other and len(first) == 30
     assert len({one.path.name for one in first}) >= 3
     for one in first:
@@ -86,9 +86,7 @@ def test_wilson_gives_the_interval(killed: int, total: int, low: float, high: fl
 
 def test_report_prints_share_survivors_and_json(capsys: pytest.CaptureFixture[str]) -> None:
     mutant = Mutant(mutate.ROOT / "di4c_cli" / "process" / "base.py", 12, 4, "Add -> Sub")
-    done = [
-        mutate.Trial(mutant, outcome, 1.0) for outcome in ["killed"] * 40 + ["timeout"] * 9 + ["survived"]
-    ]
+    done = [mutate.Trial(mutant, outcome, 1.0) for outcome in ["killed"] * 40 + ["timeout"] * 9 + ["survived"]]
     assert mutate.report(done, 0.8) == 0
     lines = capsys.readouterr().out.strip().splitlines()
     assert lines[0].startswith("killed 49 of 50: 98.0 % [89.5, 99.6]")
@@ -163,9 +161,7 @@ def test_trials_run_in_forks_and_fresh_processes(tmp_path: Path, monkeypatch: py
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     picked = mutate.chosen(["process"], 100, 0)
-    done = {
-        (one.mutant.line, one.mutant.change): one.outcome for one in mutate.trials(picked, 2, 3.0, 60.0, None)
-    }
+    done = {(one.mutant.line, one.mutant.change): one.outcome for one in mutate.trials(picked, 2, 3.0, 60.0, None)}
     assert done == {
         (2, "2 -> 3"): "killed",
         (6, "Mult -> Div"): "killed",

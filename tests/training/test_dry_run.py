@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 
 from di4c_cli import recipe_file
@@ -17,6 +18,7 @@ from di4c_cli.training.student_init import student_config
 from tests.helpers.small_run import small_recipe
 
 
+@pytest.mark.slow
 def test_preview_knows_everything_and_writes_nothing(teacher: Path, tmp_path: Path) -> None:
     recipe = small_recipe(teacher, rounds=2)
     found = preview(recipe, tmp_path / "run", processes=1, device=None)

@@ -21,18 +21,10 @@ from di4c_cli.methods.di4c import Di4C
 from di4c_cli.methods.noised_batch import TrainingSamples
 from di4c_cli.training.metrics import read_rows
 from di4c_cli.training.run import RunOptions, distill
-from tests.helpers.small_run import (
-    PATIENCE,
-    arguments,
-    run,
-    same,
-    small_recipe,
-    started,
-    wait_for_steps,
-    weights,
-)
+from tests.helpers.small_run import PATIENCE, arguments, run, same, small_recipe, started, wait_for_steps, weights
 
 
+@pytest.mark.slow
 def test_ctrl_c_finishes_the_step_and_says_how_to_go_on(teacher: Path, tmp_path: Path) -> None:
     args = arguments(teacher, tmp_path / "run", "--set", "training.checkpoint_every=1000", iterations=60)
     with started(args) as process:
@@ -49,6 +41,7 @@ def test_ctrl_c_finishes_the_step_and_says_how_to_go_on(teacher: Path, tmp_path:
     assert [row["step"] for row in rows] == list(range(1, 61))
 
 
+@pytest.mark.slow
 def test_a_second_ctrl_c_leaves_at_once(teacher: Path, tmp_path: Path) -> None:
     slow = ("--batch", "128", "--latents", "16", "--set", "training.checkpoint_every=1")
     with started([*arguments(teacher, tmp_path / "run", iterations=500), *slow]) as process:
@@ -69,11 +62,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "disk"
     folder.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", "size=5m", "tmpfs", str(folder)]
-    if (
-        os.geteuid() != 0
-        or not shutil.which("mount")
-        or subprocess.run(command, capture_output=True).returncode
-    ):
+    if os.geteuid() != 0 or not shutil.which("mount") or subprocess.run(command, capture_output=True).returncode:
         pytest.skip("a small file system cannot be mounted here")
     try:
         yield folder
@@ -81,11 +70,10 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(folder)], check=False)
 
 
+@pytest.mark.slow
 def test_a_full_disk_ends_in_one_sentence_and_nothing_is_lost(teacher: Path, small_disk: Path) -> None:
     out = small_disk / "run"
-    args = arguments(
-        teacher, out, "--set", "training.keep=50", "--set", "training.checkpoint_every=2", iterations=40
-    )
+    args = arguments(teacher, out, "--set", "training.keep=50", "--set", "training.checkpoint_every=2", iterations=40)
     code, said = run(args)
     assert code == 1
     lines = said.strip().splitlines()
@@ -114,9 +102,7 @@ def break_loss(monkeypatch: pytest.MonkeyPatch, steps: set[int], size: int = 4) 
     monkeypatch.setattr(Di4C, "loss", loss)
 
 
-def test_a_bad_step_is_skipped_and_counted(
-    teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bad_step_is_skipped_and_counted(teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     break_loss(monkeypatch, {2, 5})
     distill(small_recipe(teacher), tmp_path / "run", RunOptions())
     rows = read_rows(tmp_path / "run" / "metrics.jsonl")
@@ -137,6 +123,7 @@ def test_many_bad_steps_in_a_row_stop_the_run_with_a_diagnosis(
     assert len(read_rows(tmp_path / "run" / "metrics.jsonl")) == 8
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_is_named(teacher: Path, tmp_path: Path) -> None:
     recipe, out = small_recipe(teacher), tmp_path / "run"
     distill(recipe, out, RunOptions())

@@ -63,9 +63,7 @@ def test_distill_with_two_processes_gives_the_step_of_one_in_float32(teacher: Pa
 
 
 @pytest.mark.slow
-def test_launch_ends_the_run_when_a_process_dies_and_one_process_resumes_it(
-    teacher: Path, tmp_path: Path
-) -> None:
+def test_launch_ends_the_run_when_a_process_dies_and_one_process_resumes_it(teacher: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     every = ("--set", "training.checkpoint_every=2")
     with started(arguments(teacher, out, *every, "--processes", "2", iterations=80)) as process:

@@ -14,10 +14,7 @@ from di4c_cli.training.plan import make_batch_plan
 def test_processes_share_a_step_without_overlap(processes: int, passes: int, micro: int, step: int) -> None:
     plan = make_batch_plan(processes * passes * micro, micro, processes)
     seen = [
-        first + offset
-        for rank in range(processes)
-        for first in plan.starts(step, rank)
-        for offset in range(plan.micro)
+        first + offset for rank in range(processes) for first in plan.starts(step, rank) for offset in range(plan.micro)
     ]
     assert sorted(seen) == list(range(step * plan.batch, (step + 1) * plan.batch))
     assert (plan.passes, plan.micro) == (passes, micro)

@@ -30,9 +30,7 @@ def recipe(name: str = "pretrain/tiny-digits", **changes: Any) -> PretrainConfig
         ({"process__shedule": "linear"}, "shedule"),
     ],
 )
-def test_pretrain_rejects_a_bad_recipe_before_any_training(
-    tmp_path: Path, changes: dict[str, Any], told: str
-) -> None:
+def test_pretrain_rejects_a_bad_recipe_before_any_training(tmp_path: Path, changes: dict[str, Any], told: str) -> None:
     with pytest.raises(UserError, match=told):
         pretrain(recipe(**changes), tmp_path / "out", lambda row: None)
     assert not (tmp_path / "out").exists()

@@ -20,9 +20,7 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(processes.DEVICE_VARIABLE, raising=False)
 
 
-def test_make_accelerator_passes_the_number_of_the_gpu(
-    two_gpus: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_make_accelerator_passes_the_number_of_the_gpu(two_gpus: None, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str | None, object]] = []
 
     def accelerator(**options: object) -> SimpleNamespace:
@@ -42,9 +40,7 @@ def test_check_device_rejects_missing_devices(two_gpus: None, device: str) -> No
         processes.check_device(device)
 
 
-def test_check_device_rejects_one_gpu_for_several_processes(
-    two_gpus: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_check_device_rejects_one_gpu_for_several_processes(two_gpus: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     processes.check_device("cuda")
     with pytest.raises(UserError, match=r"cuda:1.*CUDA_VISIBLE_DEVICES"):

@@ -23,14 +23,7 @@ TAULDR = {
     "alpha": ("sigmoid", 1.0),
 }
 MASKGIT = {
-    "optimizer": {
-        "kind": "adamw",
-        "lr": 1e-5,
-        "betas": (0.9, 0.96),
-        "weight_decay": 1e-5,
-        "clip": 1.0,
-        "warmup": 0,
-    },
+    "optimizer": {"kind": "adamw", "lr": 1e-5, "betas": (0.9, 0.96), "weight_decay": 1e-5, "clip": 1.0, "warmup": 0},
     "training": {"iterations": 30_000, "batch": 4, "flip": True, "label_dropout": 0.1},
     "method": {"latents": 32, "branch": "split", "distil_weight": "1/step", "teacher_step": "confidence"},
     "delta": (0.05, 0.05, 1.0),

@@ -29,11 +29,7 @@ def test_run_writes_exactly_these_files(teacher: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     distill(small_recipe(teacher), out, RunOptions())
     assert {path.name for path in out.iterdir()} == RUN_FILES
-    assert {path.name for path in (out / "student").iterdir()} == {
-        "model.safetensors",
-        "config.json",
-        "README.md",
-    }
+    assert {path.name for path in (out / "student").iterdir()} == {"model.safetensors", "config.json", "README.md"}
     kept = sorted(path.name for path in (out / "round-1" / "checkpoints").iterdir())
     assert kept == ["step-00000003", "step-00000006"]
     assert {path.name for path in (out / "round-1" / "checkpoints" / kept[0]).iterdir()} == CHECKPOINT_FILES
@@ -41,6 +37,7 @@ def test_run_writes_exactly_these_files(teacher: Path, tmp_path: Path) -> None:
     assert (out / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_finished_run_says_so_and_writes_nothing(teacher: Path, tmp_path: Path) -> None:
     out, recipe = tmp_path / "run", small_recipe(teacher)
     assert not distill(recipe, out, RunOptions()).already_finished
@@ -49,6 +46,7 @@ def test_finished_run_says_so_and_writes_nothing(teacher: Path, tmp_path: Path) 
     assert (out / "metrics.jsonl").stat().st_mtime_ns == before
 
 
+@pytest.mark.slow
 def test_run_stopped_anywhere_in_any_round_gives_the_same_student(teacher: Path, tmp_path: Path) -> None:
     recipe = small_recipe(teacher, rounds=2, training__dropout=0.1)
     distill(recipe, tmp_path / "whole", RunOptions())
@@ -59,6 +57,7 @@ def test_run_stopped_anywhere_in_any_round_gives_the_same_student(teacher: Path,
     assert places == [(number, step) for number in (1, 2) for step in range(1, 7)]
 
 
+@pytest.mark.slow
 def test_round_two_learns_from_round_one(teacher: Path, tmp_path: Path) -> None:
     recipe = small_recipe(teacher, rounds=2, training__synthetic_share=0.5, training__synthetic_pool=4)
     distill(recipe, tmp_path / "run", RunOptions())
@@ -71,19 +70,14 @@ def test_round_two_learns_from_round_one(teacher: Path, tmp_path: Path) -> None:
     assert history["data"] == "embedded"
     assert history["parent"]["provenance"]["parent"]["name"] == "tiny-digits"
     assert str(tmp_path.parent.parent) not in (tmp_path / "run" / "student" / "config.json").read_text()
-    assert same(
-        weights(tmp_path / "run"), load_file(tmp_path / "run" / "round-2" / "student" / "model.safetensors")
-    )
+    assert same(weights(tmp_path / "run"), load_file(tmp_path / "run" / "round-2" / "student" / "model.safetensors"))
 
 
 @pytest.mark.parametrize(("inject", "part"), [("token", "latent_projection"), ("film", "latent_film")])
 def test_student_starts_as_its_teacher_with_new_latent_parts(teacher: Path, inject: str, part: str) -> None:
     model, recipe = load_folder(teacher), small_recipe(teacher, latent__inject=inject)
     config = student_config(model, recipe, 1)
-    own, given = (
-        new_student(model, config, recipe, 1).network.state_dict(),
-        model.denoiser.network.state_dict(),
-    )
+    own, given = (new_student(model, config, recipe, 1).network.state_dict(), model.denoiser.network.state_dict())
     assert all(torch.equal(own[name], given[name]) for name in given)
     assert {name.split(".")[0] for name in own.keys() - given.keys()} == {part}
     assert same(own, new_student(model, config, recipe, 1).network.state_dict())
@@ -96,11 +90,10 @@ def test_student_of_a_mixture_teacher_keeps_its_latent(tmp_path: Path) -> None:
     model, recipe = load_folder(folder), small_recipe(folder)
     config = student_config(model, recipe, 1)
     assert config.latent == LatentConfig(inject="film")
-    assert same(
-        new_student(model, config, recipe, 1).network.state_dict(), model.denoiser.network.state_dict()
-    )
+    assert same(new_student(model, config, recipe, 1).network.state_dict(), model.denoiser.network.state_dict())
 
 
+@pytest.mark.slow
 def test_accumulation_gives_the_same_losses(teacher: Path, tmp_path: Path) -> None:
     for size in (4, 1):
         recipe = small_recipe(teacher, training__micro_batch=size)
@@ -109,17 +102,12 @@ def test_accumulation_gives_the_same_losses(teacher: Path, tmp_path: Path) -> No
     assert max(abs(one - other) for one, other in pairs) < 1e-9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "setting",
-    [
-        {"training__precision": "bf16"},
-        {"training__activation_checkpointing": True},
-        {"training__sample_every": 2},
-    ],
+    [{"training__precision": "bf16"}, {"training__activation_checkpointing": True}, {"training__sample_every": 2}],
 )
-def test_options_of_the_loop_train_and_stay_close(
-    teacher: Path, tmp_path: Path, setting: dict[str, Any]
-) -> None:
+def test_options_of_the_loop_train_and_stay_close(teacher: Path, tmp_path: Path, setting: dict[str, Any]) -> None:
     distill(small_recipe(teacher), tmp_path / "plain", RunOptions())
     distill(small_recipe(teacher, **setting), tmp_path / "other", RunOptions())
     exact = "training__precision" not in setting
@@ -129,9 +117,8 @@ def test_options_of_the_loop_train_and_stay_close(
         assert len(list((tmp_path / "other" / "samples").glob("*.png"))) == 3
 
 
-def test_run_reports_a_mixture_that_collapses(
-    teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.slow
+def test_run_reports_a_mixture_that_collapses(teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("di4c_cli.methods.diagnostics.WARMUP_STEPS", 3)
     said: list[str] = []
     recipe = small_recipe(teacher, latent__init="zero", training__optimizer__lr=1e-12)
@@ -139,6 +126,7 @@ def test_run_reports_a_mixture_that_collapses(
     assert len(said) == 1 and said[0].startswith("Step 3: λ has no influence")
 
 
+@pytest.mark.slow
 def test_run_without_data_reads_none(teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("di4c_cli.data.source.embedded_items", lambda *_: pytest.fail("data was read"))
     recipe = small_recipe(teacher, data="teacher", method__reference_steps=4)
@@ -203,6 +191,7 @@ def test_run_reads_the_weights_that_were_asked_for(
     assert asked == [said]
 
 
+@pytest.mark.slow
 def test_run_says_once_that_data_has_no_labels(teacher: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "plain.npz", x=np.zeros((4, 64), np.uint8))
     np.savez(tmp_path / "labelled.npz", x=np.zeros((4, 64), np.uint8), label=np.arange(4))
@@ -213,9 +202,8 @@ def test_run_says_once_that_data_has_no_labels(teacher: Path, tmp_path: Path) ->
         assert sum("has no labels" in line for line in said) == count
 
 
-def test_run_draws_samples_on_its_device(
-    teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.slow
+def test_run_draws_samples_on_its_device(teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     moved: list[tuple[str, str]] = []
     to = Model.to
 

@@ -25,9 +25,7 @@ def test_state_rejects_another_recipe_with_the_difference(tmp_path: Path) -> Non
     folder = RunFolder(tmp_path / "run")
     folder.start(small_recipe("tiny-digits"))
     other = small_recipe("tiny-digits", method__alpha__kind="zero", rounds=2)
-    with pytest.raises(
-        UserError, match=r"method\.alpha\.kind: sigmoid there, zero asked; rounds: 1 there, 2"
-    ):
+    with pytest.raises(UserError, match=r"method\.alpha\.kind: sigmoid there, zero asked; rounds: 1 there, 2"):
         folder.state(other)
 
 
@@ -100,9 +98,7 @@ def test_default_out_names_teacher_recipe_and_seed(tmp_path: Path) -> None:
     (tmp_path / "mine" / "student").mkdir(parents=True)
     assert default_out("sdtt-7", "sdtt-7", 3) == Path("runs/sdtt-7-sdtt-7-s3")
     assert default_out("user/model", "ablations/alpha", 0) == Path("runs/user-model-ablations-alpha-s0")
-    assert default_out(str(tmp_path / "mine" / "student"), "tiny-digits", 0) == Path(
-        "runs/mine-tiny-digits-s0"
-    )
+    assert default_out(str(tmp_path / "mine" / "student"), "tiny-digits", 0) == Path("runs/mine-tiny-digits-s0")
 
 
 @pytest.mark.parametrize(

@@ -23,9 +23,8 @@ from di4c_cli.training.student_init import build_method
 from tests.helpers.small_run import losses, run_cut, same, small_recipe, small_variational_recipe, weights
 
 
-def test_loss_gets_the_progress_of_the_round(
-    teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.slow
+def test_loss_gets_the_progress_of_the_round(teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[float] = []
     loss = Di4C.loss
 
@@ -38,6 +37,7 @@ def test_loss_gets_the_progress_of_the_round(
     assert seen == [step / 6 for step in range(6)]
 
 
+@pytest.mark.slow
 def test_variational_student_with_numbers_at_every_position(teacher: Path, tmp_path: Path) -> None:
     """Trained by the variational method, written, read again: two λ at every position, and they matter."""
     recipe = small_variational_recipe(teacher, latent__inject="local", latent__dim=2, latent__init=0.3)

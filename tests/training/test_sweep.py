@@ -19,13 +19,7 @@ from di4c_cli.training.sweep_recipe import Sweep, SweepRow, read_sweep, row_reci
 def test_sweep_alpha_has_the_papers_rows() -> None:
     rows = row_recipes(read_sweep("ablations/alpha"), None, {})
     found = [
-        (
-            r.method.alpha.kind,
-            r.method.control_variate,
-            r.method.marginal_weight,
-            r.method.latents,
-        )
-        for _, r in rows
+        (r.method.alpha.kind, r.method.control_variate, r.method.marginal_weight, r.method.latents) for _, r in rows
     ]
     assert found == [
         ("zero", "marginal", 1.0, 8),
@@ -63,6 +57,7 @@ def test_read_sweep_rejects_mistakes(tmp_path: Path) -> None:
         read_sweep(str(path))
 
 
+@pytest.mark.slow
 def test_sweep_trains_and_measures_every_row(teacher: Path, tmp_path: Path) -> None:
     sweep = Sweep(
         name="small",
@@ -100,7 +95,4 @@ def test_sweep_rejects_too_few_samples_before_the_training() -> None:
 
 def test_recipes_list_the_shipped_sweeps() -> None:
     kinds = {name: recipe_file.kind_of(name) for name in recipe_file.names()}
-    assert {name for name, kind in kinds.items() if kind == "sweep"} == {
-        "ablations/alpha",
-        "ablations/latents",
-    }
+    assert {name for name, kind in kinds.items() if kind == "sweep"} == {"ablations/alpha", "ablations/latents"}

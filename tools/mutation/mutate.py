@@ -33,12 +33,7 @@ from tools.mutation.warm import COLD, Test, limit, serve
 
 ROOT = Path(__file__).parents[2]
 TESTS: dict[str, tuple[str, ...]] = {
-    "process": (
-        "tests/process",
-        "tests/golden/test_posterior.py",
-        "tests/golden/test_schedules.py",
-        "tests/sampler",
-    ),
+    "process": ("tests/process", "tests/golden/test_posterior.py", "tests/golden/test_schedules.py", "tests/sampler"),
     "sampler": ("tests/sampler",),
     "methods": ("tests/methods", "tests/golden/test_losses.py"),
     "methods/kernels": ("tests/methods", "tests/golden/test_losses.py"),
@@ -158,9 +153,7 @@ def run_tests(folder: Path, tests: list[str], patience: float) -> None:
     sys.exit(int(pytest.main(["-x", "-q", "-n", "0", "-p", "no:cacheprovider", *tests])))
 
 
-def trials(
-    picked: list[Mutant], jobs: int, factor: float, effort: float, measured: Path | None
-) -> Iterator[Trial]:
+def trials(picked: list[Mutant], jobs: int, factor: float, effort: float, measured: Path | None) -> Iterator[Trial]:
     """All of them, `jobs` at a time; patience is `factor` times what the tests take on the true code."""
     paths = sorted({path for mutant in picked for path in tests_of(mutant)})
     with tempfile.TemporaryDirectory() as name:
@@ -193,9 +186,7 @@ def report(done: list[Trial], least: float) -> int:
     killed, total = sum(trial.killed for trial in done), len(done)
     low, high = wilson(killed, total)
     survivors = [trial for trial in done if not trial.killed]
-    print(
-        f"killed {killed} of {total}: {100 * killed / max(total, 1):.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
-    )
+    print(f"killed {killed} of {total}: {100 * killed / max(total, 1):.1f} % [{100 * low:.1f}, {100 * high:.1f}]")
     for trial in survivors:
         print("  " + trial.line())
     print(
@@ -206,12 +197,7 @@ def report(done: list[Trial], least: float) -> int:
                 "low": round(low, 4),
                 "high": round(high, 4),
                 "survivors": [
-                    [
-                        str(one.mutant.path.relative_to(ROOT)),
-                        one.mutant.line,
-                        one.mutant.column,
-                        one.mutant.change,
-                    ]
+                    [str(one.mutant.path.relative_to(ROOT)), one.mutant.line, one.mutant.column, one.mutant.change]
                     for one in survivors
                 ],
             }
@@ -227,19 +213,12 @@ def main(words: list[str]) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", choices=list(TESTS), action="append", help="a folder; may be repeated")
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--factor", type=float, default=3.0, help="patience, in runs of the tests on the true code")
     parser.add_argument(
-        "--factor", type=float, default=3.0, help="patience, in runs of the tests on the true code"
-    )
-    parser.add_argument(
-        "--effort",
-        type=float,
-        default=math.inf,
-        help="most processor seconds of tests for a mutant, quickest first",
+        "--effort", type=float, default=math.inf, help="most processor seconds of tests for a mutant, quickest first"
     )
     parser.add_argument("--least", type=float, default=0.80, help="lower end of the interval that passes")
-    parser.add_argument(
-        "--measured", type=Path, help="keep what the true code shows of the tests for the next time"
-    )
+    parser.add_argument("--measured", type=Path, help="keep what the true code shows of the tests for the next time")
     parser.add_argument(
         "--again", type=Path, help="lines of an earlier run (its stderr): try only what it did not kill"
     )

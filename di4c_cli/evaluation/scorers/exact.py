@@ -29,9 +29,7 @@ class ExactScorer(Scorer):
 
     def __init__(self, data: Tensor, symbols: int, name: str) -> None:
         if data.ndim != 2 or len(data) == 0 or int(data.min()) < 0 or int(data.max()) >= symbols:
-            raise UserError(
-                f"'{name}' does not hold sequences of symbols below {symbols}.", "Check --reference."
-            )
+            raise UserError(f"'{name}' does not hold sequences of symbols below {symbols}.", "Check --reference.")
         self.data, self.name = data.long(), name
         self.data_distribution = empirical(self.data, symbols)
         self.cell: CellSampling | None = None
@@ -70,9 +68,7 @@ class ExactScorer(Scorer):
         settings = self.cell.settings
         plain = settings["sampler"] == "analytical" and settings["last"] == "sample"
         if not plain or settings.keys() & {"temperature", "top_p", "guidance", "hybrid", "corrector"}:
-            raise UserError(
-                "Only plain analytical sampling can be enumerated.", "Leave the other settings out."
-            )
+            raise UserError("Only plain analytical sampling can be enumerated.", "Leave the other settings out.")
         distribution = step_distribution(
             self.cell.model.denoiser, settings["steps"], None, ENUMERATED_LATENTS, settings["grid"]
         )
@@ -81,8 +77,7 @@ class ExactScorer(Scorer):
         out = {
             "tv": Figure(value=total_variation(distribution, self.data_distribution), interval="exact"),
             "tv_sampled": Figure(
-                value=total_variation(sampled, self.data_distribution),
-                note="of the drawn samples, with their noise",
+                value=total_variation(sampled, self.data_distribution), note="of the drawn samples, with their noise"
             ),
         }
         if math.isfinite(kl):

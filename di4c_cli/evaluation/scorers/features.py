@@ -21,13 +21,7 @@ from di4c_cli.metric.feature_scores import ClassStatistics, FeatureMoments, frec
 from di4c_cli.metric.features import ClassifierFeatures, FeatureNetwork, ScriptedFeatures
 from di4c_cli.metric.interval import MIN_SAMPLES, SPLITS, halvings, of_halves, of_mean, of_splits, split_of
 from di4c_cli.metric.neighbours import NEIGHBOURS, covered, half_recalls, precision_recall, radii
-from di4c_cli.metric.reference import (
-    MAX_FEATURE_ROWS,
-    FeatureReference,
-    cached_reference,
-    make_reference,
-    require_size,
-)
+from di4c_cli.metric.reference import MAX_FEATURE_ROWS, FeatureReference, cached_reference, make_reference, require_size
 from di4c_cli.tasks.base import ImageTask, ToyTask
 
 MIN_SAMPLES_PER_FEATURE = 20
@@ -103,9 +97,7 @@ class ImageScorer(Scorer):
         reference = self.reference.features
         groups = [g for g in np.array_split(sums.kept, sums.splits) if len(g) > 1]
         spread = [kernel_distance(g, reference) for g in groups] if sums.splits > 1 else []
-        return figure_of(
-            of_splits(kernel_distance(sums.kept, reference), spread), "lower", note=_kept_note(sums)
-        )
+        return figure_of(of_splits(kernel_distance(sums.kept, reference), spread), "lower", note=_kept_note(sums))
 
     def _manifold(self, sums: _Accumulators) -> dict[str, Figure]:
         reference = self.reference.features

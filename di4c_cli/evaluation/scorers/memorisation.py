@@ -37,9 +37,7 @@ class MemorisationScorer(Scorer):
 
     def instrument(self) -> Instrument:
         name = "nearest items"
-        return Instrument(
-            name=name, kind="none", digest="1", reference=self.task.name, reference_n=COMPARED_ITEMS
-        )
+        return Instrument(name=name, kind="none", digest="1", reference=self.task.name, reference_n=COMPARED_ITEMS)
 
     @cached_property
     def items(self) -> tuple[np.ndarray, np.ndarray]:

@@ -51,6 +51,7 @@ class TextScorer(Scorer):
         return {"self_bleu": grouped_self_bleu(ids, self.group)} if self.has_groups else {}
 
     def self_bleu(self, parts: ScoreParts) -> dict[str, Figure]:
+        """Self-BLEU of the continuations of each prompt; nothing without prompts."""
         if not self.has_groups:
             return {}
         note = f"{self.group} continuations, prompt included, the model's tokens"
@@ -225,12 +226,7 @@ class MauveScorer(Scorer):
             reference=self.name,
             reference_n=self.reference_count,
             reference_digest=self.reference_digest,
-            detail={
-                "runs": MAUVE_RUNS,
-                "scale": MAUVE_SCALE,
-                "tokens": MAUVE_TOKENS,
-                "features": "last hidden state",
-            },
+            detail={"runs": MAUVE_RUNS, "scale": MAUVE_SCALE, "tokens": MAUVE_TOKENS, "features": "last hidden state"},
         )
 
     def score(self, x: Tensor, decoded: Any) -> Scores:

@@ -54,13 +54,7 @@ class Accumulators:
         return log_p.gather(2, index).to(self.dtype)
 
     def add(
-        self,
-        b: Tensor,
-        symbols: Tensor,
-        log_p: Tensor,
-        log_mean: Tensor,
-        teacher: Tensor | None,
-        at_u: Tensor | None,
+        self, b: Tensor, symbols: Tensor, log_p: Tensor, log_mean: Tensor, teacher: Tensor | None, at_u: Tensor | None
     ) -> None:
         """Rows b `(n,)`: the student's log_p `(n, L, S)`, log p̄ `(n, S)`, targets K and P `(n, S)`."""
         p = self.inputs

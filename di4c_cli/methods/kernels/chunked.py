@@ -243,8 +243,6 @@ def negative_log_likelihood(
     """Mean of weight · -log p(x0|x_t; λ) with a graph, and -log p(x0|x_t; λ) `(N,)` of one λ per sample."""
     zero = torch.zeros_like(weight)
     weights = TermWeights(distil=zero, consis=zero, corr=weight, marginal=zero)
-    inputs = LossInputs(
-        prediction.x_t, 1, weights, "none", x0=x0, chunk_bytes=chunk_bytes, cache_bytes=cache_bytes
-    )
+    inputs = LossInputs(prediction.x_t, 1, weights, "none", x0=x0, chunk_bytes=chunk_bytes, cache_bytes=cache_bytes)
     total, out = evaluate(inputs, prediction, diagnostics=False)
     return total, out.terms["corr"]

@@ -34,9 +34,7 @@ class ProbeRows:
     def take(self, wanted: Tensor) -> ProbeRows:
         """Copies of the wanted rows, a bool `(n,)`."""
         teacher, at_u = (None if x is None else x[wanted] for x in (self.teacher, self.at_u))
-        return ProbeRows(
-            self.b[wanted], self.symbols[wanted], self.log_p[wanted], self.log_mean[wanted], teacher, at_u
-        )
+        return ProbeRows(self.b[wanted], self.symbols[wanted], self.log_p[wanted], self.log_mean[wanted], teacher, at_u)
 
 
 class Probe:
@@ -115,9 +113,7 @@ def squared_gradients(sums: Accumulators, rows: ProbeRows) -> dict[str, Tensor]:
         weight = getattr(weights, name)
         if not bool((weight[rows.b] != 0).any()):
             continue
-        mixture, single = weighted_targets(
-            replace(nothing, **{name: weight}), variate, rows.b, rows.teacher, rows.at_u
-        )
+        mixture, single = weighted_targets(replace(nothing, **{name: weight}), variate, rows.b, rows.teacher, rows.at_u)
         shift = log_target_ratio(mixture, rows.log_mean, sums.inputs.latents)
         own = torch.zeros_like(sparse)
         columns = {"consis": slice(0, sums.draws), "corr": slice(sums.draws, None)}.get(name, slice(0, 0))

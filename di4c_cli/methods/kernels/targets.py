@@ -27,11 +27,7 @@ def product(a: Tensor, b: Tensor) -> Tensor:
 
 def groups(rows: int, width: int, like: Tensor) -> Iterator[slice]:
     """Slices of `rows` rows with `width` numbers each, small enough for the cache; all at once on a GPU."""
-    size = (
-        max(1, CPU_CACHE_BYTES // (width * like.element_size()))
-        if like.device.type == "cpu"
-        else max(1, rows)
-    )
+    size = max(1, CPU_CACHE_BYTES // (width * like.element_size())) if like.device.type == "cpu" else max(1, rows)
     for start in range(0, rows, size):
         yield slice(start, min(rows, start + size))
 

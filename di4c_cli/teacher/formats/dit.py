@@ -53,9 +53,7 @@ def agree(found: dict[str, int], claimed: dict[str, Any], where: str) -> None:
             raise UserError(problem, "Put the configuration beside the weights it belongs to.")
 
 
-def text_codec(
-    symbols: int, tokenizer: str | None, options: LoadOptions
-) -> tuple[dict[str, Any], Path | None]:
+def text_codec(symbols: int, tokenizer: str | None, options: LoadOptions) -> tuple[dict[str, Any], Path | None]:
     """The codec entry and the folder of its file, if it has one."""
     if options.tokenizer is not None:
         path = Path(options.tokenizer)

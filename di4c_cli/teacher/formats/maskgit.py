@@ -61,9 +61,7 @@ def read(source: ModelFiles, options: LoadOptions) -> Bundle:
         latent=LatentConfig(dim=1, inject="token", features="sinusoid") if student else None,
         labels=network["labels"],
         codec={"type": "none"} if tokenizer is None else tokenizer.codec,
-        sampling=SamplingConfig(
-            sampler="confidence", steps=DEFAULT_STEPS, guidance=DEFAULT_GUIDANCE, tile=16
-        ),
+        sampling=SamplingConfig(sampler="confidence", steps=DEFAULT_STEPS, guidance=DEFAULT_GUIDANCE, tile=16),
         provenance={**source.origin, "format": NAME},
     )
     codec_tensors = None if tokenizer is None else tokenizer.tensors

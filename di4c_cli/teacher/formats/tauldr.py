@@ -89,9 +89,7 @@ def _latent_dim(tree: dict[str, Any] | None) -> int:
 def settings_of(tree: dict[str, Any] | None) -> tuple[dict[str, Any], dict[str, Any]]:
     """Network and process settings under our names; those of the published model if there is no configuration."""
     if tree is None:
-        process = process_settings(
-            "tauldr-unet", rate_sigma=6.0, q_sigma=512.0, time_exponential=100.0, time_base=3.0
-        )
+        process = process_settings("tauldr-unet", rate_sigma=6.0, q_sigma=512.0, time_exponential=100.0, time_base=3.0)
         return network_settings("tauldr-unet", time_scale=1000.0, dropout=0.1), process
     where = "The tauLDR model"
     for name, expected in SWITCHES.items():
@@ -100,9 +98,7 @@ def settings_of(tree: dict[str, Any] | None) -> tuple[dict[str, Any], dict[str, 
     symbols = require(tree, "data.S", int, where)
     span = tree["model"].get("data_min_max", [0, symbols - 1])
     if span != [0, symbols - 1]:
-        raise UserError(
-            f"{where} counts grey levels as {span}, not from 0 to {symbols - 1}.", "Use another model."
-        )
+        raise UserError(f"{where} counts grey levels as {span}, not from 0 to {symbols - 1}.", "Use another model.")
     network = {
         "type": "unet",
         "symbols": symbols,

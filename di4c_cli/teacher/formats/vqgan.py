@@ -116,6 +116,4 @@ def _checked(
     network = build_vqgan_on_meta(settings)
     LoadReport.compare(network.state_dict(), tensors, unused=unused).check(where)
     full = {key: value for key, value in network.config.items() if key != "type"}
-    return ImageTokenizer(
-        full, {name: tensor.float().contiguous() for name, tensor in tensors.items()}, unused
-    )
+    return ImageTokenizer(full, {name: tensor.float().contiguous() for name, tensor in tensors.items()}, unused)
