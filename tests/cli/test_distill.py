@@ -72,6 +72,7 @@ def test_resolve_finds_the_recipe_of_a_method(teacher: str | None, recipe: str |
     assert teacher is None or resolved.teacher == teacher
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new"), [("paper/tiny-digits", "di4c/tiny-digits"), ("leader/sdtt-7", "variational/sdtt-7")]
 )

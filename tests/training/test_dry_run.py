@@ -65,6 +65,7 @@ def test_saved_bytes_are_those_that_torch_keeps(teacher: Path) -> None:
     assert abs(sum(kept.values()) / 2 / counted - 1) < 0.1
 
 
+@pytest.mark.slow
 def test_estimate_counts_every_prediction_of_the_student() -> None:
     """The variational bound, the importance-weighted one, and Di4C with its latents; the teacher is not counted."""
     plan, found = BatchPlan(1, 1, 1, 1), []

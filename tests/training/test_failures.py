@@ -102,6 +102,7 @@ def break_loss(monkeypatch: pytest.MonkeyPatch, steps: set[int], size: int = 4) 
     monkeypatch.setattr(Di4C, "loss", loss)
 
 
+@pytest.mark.slow
 def test_a_bad_step_is_skipped_and_counted(teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     break_loss(monkeypatch, {2, 5})
     distill(small_recipe(teacher), tmp_path / "run", RunOptions())
@@ -137,6 +138,7 @@ def test_a_damaged_checkpoint_is_named(teacher: Path, tmp_path: Path) -> None:
     assert (out / "student" / "model.safetensors").is_file()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "error",
     [

@@ -125,6 +125,7 @@ class LikelihoodInTurnsConfig(LikelihoodConfig):
     implementation: ClassVar[str] = f"{__name__}:LikelihoodInTurns"
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Pydantic serializer")  # its config is no member of the union
 @pytest.mark.parametrize("config", [LikelihoodConfig, LikelihoodInTurnsConfig], ids=["one-part", "two-parts"])
 def test_method_of_another_file_trains_and_resumes(
@@ -148,6 +149,7 @@ def test_method_of_another_file_trains_and_resumes(
         assert abs(scales[0] - 0.25) < 1e-6 and abs(scales[2] - 0.16) < 1e-3, "with its own learning rate"
 
 
+@pytest.mark.slow
 def test_variational_run_stopped_anywhere_gives_the_same_student(teacher: Path, tmp_path: Path) -> None:
     """The encoder and the learned prior resume too; the teacher's own samples are drawn again."""
     recipe = small_variational_recipe(
