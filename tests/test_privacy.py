@@ -75,7 +75,7 @@ def test_telemetry_is_off_before_any_library_is_imported() -> None:
     "lines",
     [
         [
-            ["distill", "--iterations", "1", "--batch", "2", "--latents", "2", "--out", "runs/a"],
+            ["distill", "--iterations", "1", "--batch", "2", "--out", "runs/a"],
             ["eval", "--student", "runs/a", "-n", "20", "--steps", "1"],
             ["report", "runs/a"],
         ],

@@ -21,6 +21,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from accelerate.utils import InitProcessGroupKwargs, broadcast_object_list
+from torch import distributed
 
 from di4c_cli.errors import Di4cError, UserError
 from di4c_cli.training.launch import LAUNCHER_VARIABLE
@@ -141,6 +142,17 @@ def on_main(accelerator: Accelerator, action: Callable[[], Value]) -> Value:
         raise failed
     value: Value = message[0]
     return value
+
+
+@contextmanager
+def leaving_process_group() -> Iterator[None]:
+    """Leave the process group when all processes end with an error; its threads would otherwise abort at exit."""
+    try:
+        yield
+    except Di4cError:
+        if distributed.is_initialized():
+            distributed.destroy_process_group()
+        raise
 
 
 class StopRequest:

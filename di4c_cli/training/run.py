@@ -25,7 +25,15 @@ from di4c_cli.training.loop import Report, RunContext, TrainingLoop
 from di4c_cli.training.metrics import MetricsFile, MetricsRow, check_trackers, read_rows, start_trackers, track
 from di4c_cli.training.pictures import draw_curves, write_samples
 from di4c_cli.training.plan import make_batch_plan
-from di4c_cli.training.processes import StopRequest, idle_mps, lost_contact, make_accelerator, on_main, stop_on_signal
+from di4c_cli.training.processes import (
+    StopRequest,
+    idle_mps,
+    leaving_process_group,
+    lost_contact,
+    make_accelerator,
+    on_main,
+    stop_on_signal,
+)
 from di4c_cli.training.round_data import open_round_data, with_synthetic
 from di4c_cli.training.run_folder import RunFolder, RunState
 from di4c_cli.training.student_init import build_method, method_on_meta, new_student, student_config
@@ -60,6 +68,11 @@ def distill(recipe: Recipe, out: Path, options: RunOptions) -> RunResult:
     folder = RunFolder(out)
     check_trackers(list(recipe.training.trackers))
     accelerator = make_accelerator(recipe.training.precision, options.device, recipe.training.trackers, out)
+    with leaving_process_group():
+        return _distill(recipe, folder, options, accelerator)
+
+
+def _distill(recipe: Recipe, folder: RunFolder, options: RunOptions, accelerator: Accelerator) -> RunResult:
     main = accelerator.is_main_process
     state = RunState.NEW
     if not options.force:
