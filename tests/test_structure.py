@@ -105,7 +105,6 @@ def test_file_stays_short() -> None:
     assert {name: count for name, count in lengths.items() if count > MAX_FILE_LINES} == {}
 
 
-@until_merged
 def test_class_name_is_used_once() -> None:
     places = defaultdict(list)
     for path in sources():
@@ -134,7 +133,6 @@ def test_import_cycle_counts_module_level_imports_only(tmp_path: Path, monkeypat
         assert sorted(set(import_cycle("ring", tmp_path))) == cycle
 
 
-@until_merged
 def test_function_local_import_has_a_reason() -> None:
     silent = [
         f"{path.relative_to(ROOT)}:{line}"
@@ -160,7 +158,6 @@ def test_unexplained_finds_imports_without_a_comment(body: str, lines: list[int]
     assert unexplained(f"def f():\n    {body}\n") == lines
 
 
-@until_merged
 def test_words_of_the_project_are_plain() -> None:
     files = [ROOT / "README.md", *(path for top in (PACKAGE, ROOT / "docs") for path in top.rglob("*"))]
     found = [
@@ -184,13 +181,11 @@ def too_wide(page: Path, table: bool) -> list[int]:
     ]
 
 
-@until_merged
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_markdown_prose_fits_the_columns(page: Path) -> None:
     assert too_wide(page, table=False) == []
 
 
-@until_merged
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_markdown_table_fits_the_columns(page: Path) -> None:
     """A row cannot be wrapped: one that holds a URL may be wider."""

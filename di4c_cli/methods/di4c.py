@@ -173,6 +173,8 @@ class Di4C(Method):
         with torch.no_grad():
             inputs = self.inputs_at_t(batch)
             small = self.inputs_at_delta(batch) if self.config.branch == "both" else None
+        # torch 2.9 and 2.10 would reuse the cast weights of the pass above, which have no graph
+        torch.clear_autocast_cache()
         total, out = evaluate(inputs, self.student_at_t(batch))
         w, data = inputs.weights, torch.full_like(batch.x_t[:, 0], batch.x0 is not None).bool()
         active = {name: getattr(w, name) != 0 for name in ("distil", "consis", "marginal")}

@@ -276,3 +276,21 @@ def test_forward_gives_a_graph_to_a_batch_without_unknown_positions(touch: bool)
     grads = [p.grad for p in method.parameters()]
     assert all(grad is None or not bool(grad.any()) for grad in grads)
     assert not touch or all(grad is not None for grad in grads)
+
+
+def test_loss_clears_the_autocast_cache_between_the_passes_without_and_with_gradient(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """torch 2.9 and 2.10 keep cast weights of a pass without gradient, and the next pass would train nothing."""
+    calls: list[str] = []
+    predict, clear = Denoiser.predict, torch.clear_autocast_cache
+
+    def recorded(self: Denoiser, *arguments: Any, **options: Any) -> Any:
+        calls.append("graph" if torch.is_grad_enabled() else "no graph")
+        return predict(self, *arguments, **options)
+
+    monkeypatch.setattr(Denoiser, "predict", recorded)
+    monkeypatch.setattr(torch, "clear_autocast_cache", lambda: (calls.append("clear"), clear()))
+    run(SDTT)
+    assert set(calls[: calls.index("clear")]) == {"no graph"}
+    assert set(calls[calls.index("clear") + 1 :]) == {"graph"}
