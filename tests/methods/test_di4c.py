@@ -282,7 +282,7 @@ def test_loss_clears_the_autocast_cache_between_the_passes_without_and_with_grad
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """torch 2.9 and 2.10 keep cast weights of a pass without gradient, and the next pass would train nothing."""
-    calls: list[str] = []
+    method, calls = method_of(SDTT), []
     predict, clear = Denoiser.predict, torch.clear_autocast_cache
 
     def recorded(self: Denoiser, *arguments: Any, **options: Any) -> Any:
@@ -291,6 +291,6 @@ def test_loss_clears_the_autocast_cache_between_the_passes_without_and_with_grad
 
     monkeypatch.setattr(Denoiser, "predict", recorded)
     monkeypatch.setattr(torch, "clear_autocast_cache", lambda: (calls.append("clear"), clear()))
-    run(SDTT)
+    method.loss(batch_of(method.student, [0, 1, 2, 3]), Noise(0, [0, 1, 2, 3]))
     assert set(calls[: calls.index("clear")]) == {"no graph"}
     assert set(calls[calls.index("clear") + 1 :]) == {"graph"}
