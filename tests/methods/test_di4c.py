@@ -282,7 +282,8 @@ def test_loss_clears_the_autocast_cache_between_the_passes_without_and_with_grad
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """torch 2.9 and 2.10 keep cast weights of a pass without gradient, and the next pass would train nothing."""
-    method, calls = method_of(SDTT), []
+    method = method_of(SDTT)
+    calls: list[str] = []
     predict, clear = Denoiser.predict, torch.clear_autocast_cache
 
     def recorded(self: Denoiser, *arguments: Any, **options: Any) -> Any:
@@ -293,6 +294,6 @@ def test_loss_clears_the_autocast_cache_between_the_passes_without_and_with_grad
     monkeypatch.setattr(torch, "clear_autocast_cache", lambda: (calls.append("clear"), clear()))
     with torch.autocast("cpu", torch.bfloat16):
         method.loss(batch_of(method.student, [0, 1, 2, 3]), Noise(0, [0, 1, 2, 3]))
-        calls = calls.copy()  # leaving the context clears the cache too
-    assert set(calls[: calls.index("clear")]) == {"no graph"}
-    assert set(calls[calls.index("clear") + 1 :]) == {"graph"}
+        seen = list(calls)  # leaving the context clears the cache too
+    assert set(seen[: seen.index("clear")]) == {"no graph"}
+    assert set(seen[seen.index("clear") + 1 :]) == {"graph"}
