@@ -14,13 +14,14 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = ["__version__", "load"]
 
-# The Hub's client, and through it transformers and datasets, read this once, when they are first imported; a
-# value the user has set stays. Here, because every way into the package passes here first.
+# The Hub's client reads this variable when it is first imported, and so do transformers and datasets. A value that the
+# user has set stays. The variable is set here, because every use of the package imports this file first.
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 
 
 def load(ref: str, **options: Any) -> Model:
     """Load a teacher or student by name, Hub id, folder or file (see `di4c_cli.model.load`)."""
+    # imported here, so that importing the package does not import torch
     from di4c_cli.model import load as load_model
 
     return load_model(ref, **options)
