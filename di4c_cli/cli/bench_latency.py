@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -35,13 +34,6 @@ def bench_latency(
     ] = None,
     batches: Annotated[int, typer.Option(min=10, help="Timed batches of each side.")] = 10,
     warmup: Annotated[int, typer.Option(min=1, help="Untimed batches of each side before them.")] = 2,
-    compare: Annotated[
-        bool, typer.Option("--compare", help="Also time the network's body alone and a textbook 32-bit sampler.")
-    ] = False,
-    tile: Annotated[
-        int | None,
-        typer.Option(min=0, help="Samples per network call; 0 means the whole batch, the default of shapes."),
-    ] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; default: torch's choice.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or mps; default: cuda if there is one.")] = None,
     out: Annotated[Path, typer.Option(help="Where to write the plot, a .png file.")] = Path("latency.png"),
@@ -53,9 +45,9 @@ def bench_latency(
 
         from di4c_cli.bench.latency import machine, measure, save_plot
         from di4c_cli.generate.request import choose_device
+        from di4c_cli.sampler.plan import check_ranges
 
-        if steps is not None and steps < 1:
-            raise UserError(f"{steps} sampling steps are too few.", "Use --steps 1 or more.")
+        check_ranges({"steps": steps})
         if out.suffix != ".png":
             raise UserError(f"{out} is not a .png file.", "Choose another --out.")
         if threads is not None:
@@ -64,12 +56,10 @@ def bench_latency(
         results = []
         for make_pair in _pairs(student, teacher, shape or [], place, steps, batch_size):
             pair = make_pair()
-            if tile is not None:
-                pair.settings = replace(pair.settings, tile=tile)
             say(f"{pair.title}: {pair.settings.steps} steps, batch {pair.batch}. {pair.note}")
-            with progress("batches", (batches + warmup) * (4 if compare else 2)) as advance:
-                results.append(measure(pair, batches, warmup, compare, place, advance))
-        _show(results)
+            with progress("batches", (batches + warmup) * 2) as advance:
+                results.append(measure(pair, batches, warmup, place, advance))
+        show(results)
         save_plot(results, out)
         say(f"wrote {out}")
         emit_json({"bench": "latency", **machine(place), "results": results})
@@ -103,7 +93,7 @@ def _models(student: str | None, teacher: str | None, device: str) -> tuple[Any,
     return load(teacher, device=device) if teacher is not None else model.teacher, model
 
 
-def _show(results: list[dict[str, Any]]) -> None:
+def show(results: list[dict[str, Any]]) -> None:
     """The paper's table, then everything else."""
     from di4c_cli.report.latency import LATENCY_RATIOS
 
