@@ -41,6 +41,7 @@ def compare(pair: ModelPair, batches: int, warmup: int) -> dict[str, Any]:
     return result
 
 
+@guarded
 def main(
     shape: Annotated[str, typer.Option(help="Random weights of a published size; see `di4c bench-latency`.")] = (
         "text-256"
@@ -53,21 +54,17 @@ def main(
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; default: torch's choice.")] = None,
 ) -> None:
     """Time our sampler beside the network's body alone and a textbook 32-bit sampler, on the CPU."""
-
-    def command() -> None:
-        if threads is not None:
-            torch.set_num_threads(threads)
-        if student is None:
-            pair = random_pair(published_shape(shape), "cpu", steps, batch_size)
-        else:
-            model = load(student)
-            pair = real_pair(model.teacher, model, steps, batch_size)
-        say(f"{pair.title}: {pair.settings.steps} steps, batch {pair.batch}. {pair.note}")
-        result = compare(pair, batches, warmup)
-        show([result])
-        emit_json({"bench": "latency", **machine("cpu"), "results": [result]})
-
-    guarded(command)
+    if threads is not None:
+        torch.set_num_threads(threads)
+    if student is None:
+        pair = random_pair(published_shape(shape), "cpu", steps, batch_size)
+    else:
+        model = load(student)
+        pair = real_pair(model.teacher, model, steps, batch_size)
+    say(f"{pair.title}: {pair.settings.steps} steps, batch {pair.batch}. {pair.note}")
+    result = compare(pair, batches, warmup)
+    show([result])
+    emit_json({"bench": "latency", **machine("cpu"), "results": [result]})
 
 
 if __name__ == "__main__":

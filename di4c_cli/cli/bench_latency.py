@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from di4c_cli.cli.console import emit_json, guarded, progress, say, show_table
+from di4c_cli.cli.console import emit_json, progress, say, show_table
 from di4c_cli.errors import UserError
 
 if TYPE_CHECKING:
@@ -39,32 +39,28 @@ def bench_latency(
     out: Annotated[Path, typer.Option(help="Where to write the plot, a .png file.")] = Path("latency.png"),
 ) -> None:
     """Time sampling with teacher and student in turn. The last line of the output is one JSON object."""
+    import torch
 
-    def command() -> None:
-        import torch
+    from di4c_cli.bench.latency import machine, measure, save_plot
+    from di4c_cli.generate.request import choose_device
+    from di4c_cli.sampler.plan import check_ranges
 
-        from di4c_cli.bench.latency import machine, measure, save_plot
-        from di4c_cli.generate.request import choose_device
-        from di4c_cli.sampler.plan import check_ranges
-
-        check_ranges({"steps": steps})
-        if out.suffix != ".png":
-            raise UserError(f"{out} is not a .png file.", "Choose another --out.")
-        if threads is not None:
-            torch.set_num_threads(threads)
-        place = choose_device(device)
-        results = []
-        for make_pair in _pairs(student, teacher, shape or [], place, steps, batch_size):
-            pair = make_pair()
-            say(f"{pair.title}: {pair.settings.steps} steps, batch {pair.batch}. {pair.note}")
-            with progress("batches", (batches + warmup) * 2) as advance:
-                results.append(measure(pair, batches, warmup, place, advance))
-        show(results)
-        save_plot(results, out)
-        say(f"wrote {out}")
-        emit_json({"bench": "latency", **machine(place), "results": results})
-
-    guarded(command)
+    check_ranges({"steps": steps})
+    if out.suffix != ".png":
+        raise UserError(f"{out} is not a .png file.", "Choose another --out.")
+    if threads is not None:
+        torch.set_num_threads(threads)
+    place = choose_device(device)
+    results = []
+    for make_pair in _pairs(student, teacher, shape or [], place, steps, batch_size):
+        pair = make_pair()
+        say(f"{pair.title}: {pair.settings.steps} steps, batch {pair.batch}. {pair.note}")
+        with progress("batches", (batches + warmup) * 2) as advance:
+            results.append(measure(pair, batches, warmup, place, advance))
+    show(results)
+    save_plot(results, out)
+    say(f"wrote {out}")
+    emit_json({"bench": "latency", **machine(place), "results": results})
 
 
 def _pairs(

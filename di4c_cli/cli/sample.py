@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from di4c_cli.cli.console import emit_json, guarded, progress, say
+from di4c_cli.cli.console import emit_json, progress, say
 from di4c_cli.errors import UserError
 
 if TYPE_CHECKING:
@@ -82,14 +82,10 @@ def sample(
         "corrector_step": corrector_step,
         "tile": tile,
     }
+    from di4c_cli.generate.request import SampleRequest
 
-    def command() -> None:
-        from di4c_cli.generate.request import SampleRequest
-
-        asked = SampleRequest(student, teacher, steps, n, seed, label, prompt, prompt_file, infill, device, options)
-        _sample(asked, out, batch_size, show_steps, json)
-
-    guarded(command)
+    asked = SampleRequest(student, teacher, steps, n, seed, label, prompt, prompt_file, infill, device, options)
+    _sample(asked, out, batch_size, show_steps, json)
 
 
 def _sample(request: SampleRequest, out: Path | None, batch_size: int | None, show: bool, json: bool) -> None:
