@@ -6,7 +6,6 @@ fetched, and no code among them is run.
 
 from __future__ import annotations
 
-import hashlib
 import re
 import sys
 import time
@@ -127,11 +126,8 @@ def damage_or(error: UserError, files: list[Path]) -> Di4cError:
 
 
 def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
     with path.open("rb") as handle:
-        while chunk := handle.read(2**22):
-            digest.update(chunk)
-    return digest.hexdigest()
+        return str(client().utils.sha.sha_fileobj(handle).hex())
 
 
 def is_cached(repo: str, revision: str, names: list[str]) -> bool:
@@ -160,11 +156,6 @@ def upload(repo: str, files: dict[str, Path | bytes], private: bool, revision: s
         return str(commit.commit_url)
 
     return attempt(call, repo)
-
-
-def endpoint() -> str:
-    """The Hub's address."""
-    return str(client().constants.ENDPOINT)
 
 
 def attempt(call: Callable[[], Result], what: str, name: str = "") -> Result:
@@ -236,7 +227,8 @@ def _unreached(error: BaseException, file: str) -> Di4cError:
     status = getattr(getattr(cause, "response", None), "status_code", None)
     if status is not None and cause is not None:
         return _refused(cause, file)
-    offline = client().constants.HF_HUB_OFFLINE or "outgoing traffic has been disabled" in str(error)
-    reason = "offline mode is on and it is not in the cache" if offline else f"no answer from {endpoint()}"
+    constants = client().constants
+    offline = constants.HF_HUB_OFFLINE or "outgoing traffic has been disabled" in str(error)
+    reason = "offline mode is on and it is not in the cache" if offline else f"no answer from {constants.ENDPOINT}"
     hint = "Without a network the embedded models (tiny-digits and others), local paths and cached models work."
     return Failure(f"Could not fetch {file}: {reason}.", hint)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,12 @@ import torch
 from di4c_cli import recipe_file
 from di4c_cli.build import build_on_meta
 from di4c_cli.config import ModelConfig
+from di4c_cli.data.items import TensorItems
 from di4c_cli.data.source import probe
-from di4c_cli.data.stream import Batch, DataSpec
+from di4c_cli.data.stream import DataSpec, Shuffled, Source
 from di4c_cli.errors import Di4cError
 from di4c_cli.memory import peak_memory
 from di4c_cli.model import Model, load
-from di4c_cli.noise import Noise
 from di4c_cli.recipe import Recipe
 from di4c_cli.teacher.reference import remote
 from di4c_cli.teacher.registry import published_config
@@ -123,18 +123,10 @@ def _files(recipe: Recipe, out: Path, parameters: int) -> dict[str, int | None]:
     return {f"{out}/{name}": size for name, size in written.items()}
 
 
-class _RandomSymbols:
+def _random_symbols(spec: DataSpec, count: int) -> Source:
     """Random symbols: a step takes as long as with data, and no data is read."""
-
-    def __init__(self, asked: DataSpec) -> None:
-        self.asked, self.length = asked, asked.length
-
-    def read(self, start: int, count: int) -> Batch:
-        """Samples start … start + count - 1."""
-        noise = Noise(0, range(start, start + count), "dry-run")
-        x0 = (noise.uniform("x0", self.length) * self.asked.symbols).long()
-        labels = self.asked.labels
-        return Batch(noise.index, x0, None if labels is None else (noise.uniform("label") * labels).long())
+    label = None if spec.labels is None else torch.randint(spec.labels, (count,))
+    return Shuffled(TensorItems(torch.randint(spec.symbols, (count, spec.length)), label), replace(spec, flip=False))
 
 
 def _measure(
@@ -156,7 +148,8 @@ def _measure(
     context = RunContext(
         Path(), None, StopRequest(loud=False), lambda row: None, lambda step, tensors: None, lambda text: None
     )
-    work = TrainingLoop(accelerator, share, 1, method, _RandomSymbols(data_spec(share, model, 1)), context)
+    source = _random_symbols(data_spec(share, model, 1), share.training.batch)
+    work = TrainingLoop(accelerator, share, 1, method, source, context)
     work.step()
     start = time.monotonic()
     work.step()

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import psutil
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -87,8 +88,7 @@ def saved_bytes(denoiser: Denoiser, half: bool) -> int:
         label = None if denoiser.labels is None else torch.zeros(2, dtype=torch.long)
         size = 1 if denoiser.latent is None else denoiser.latent.size
         lam = None if denoiser.latent is None else torch.zeros((2,) if size == 1 else (2, size))
-        hidden = network.body(x, t, label, lam)  # type: ignore[operator]
-        del hidden
+        network.body(x, t, label, lam)  # type: ignore[operator]
     return sum(kept.values()) // 2
 
 
@@ -131,6 +131,4 @@ def available(device: torch.device) -> int:
     """Bytes free on a device."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    import psutil
-
     return int(psutil.virtual_memory().available)

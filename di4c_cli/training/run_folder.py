@@ -6,8 +6,9 @@ import fcntl
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from enum import Enum
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ def checkpoint_folders(root: Path) -> list[Path]:
 
 
 class RunState(Enum):
-    """RunState of a run folder with respect to a recipe."""
+    """State of a run folder with respect to a recipe."""
 
     NEW = "new"
     UNFINISHED = "unfinished"
@@ -111,18 +112,11 @@ class RunFolder:
         """Rename an existing folder to a free name, unless a run is writing to it; None if there is no folder."""
         if not self.path.exists():
             return None
-        if (self.path / ".lock").is_file():
-            with self.lock():
-                return self._rename()
-        return self._rename()
-
-    def _rename(self) -> Path:
-        stamp = time.strftime("%Y%m%d-%H%M%S")
-        target, number = self.path.with_name(f"{self.path.name}.old-{stamp}"), 1
-        while target.exists():
-            number += 1
-            target = self.path.with_name(f"{self.path.name}.old-{stamp}-{number}")
-        self.path.rename(target)
+        name = f"{self.path.name}.old-{time.strftime('%Y%m%d-%H%M%S')}"
+        names = chain([name], (f"{name}-{number}" for number in count(2)))
+        target = next(path for path in map(self.path.with_name, names) if not path.exists())
+        with self.lock() if (self.path / ".lock").is_file() else nullcontext():
+            self.path.rename(target)
         return target
 
     def start(self, recipe: Recipe) -> None:
