@@ -16,12 +16,12 @@ from typing import Any, TypeVar
 
 from di4c_cli.errors import Di4cError, Failure, UserError
 
-ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
-REVISION = re.compile(r"[A-Za-z0-9][\w./-]{0,199}")
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
+REVISION_NAME = re.compile(r"[A-Za-z0-9][\w./-]{0,199}")
 MAX_ATTEMPTS = 3
 PAUSE_SECONDS = 0.5
 TIMEOUT_SECONDS = 10.0
-PASSING_STATUSES = (429, 500, 502, 503, 504)
+RETRIED_STATUSES = (429, 500, 502, 503, 504)
 
 Result = TypeVar("Result")
 
@@ -37,12 +37,12 @@ def client() -> Any:
 
 def is_id(text: str) -> bool:
     """`user/name`, as the Hub spells it."""
-    return ID.fullmatch(text) is not None and ".." not in text and "--" not in text
+    return HUB_ID.fullmatch(text) is not None and ".." not in text and "--" not in text
 
 
 def check_revision(revision: str) -> str:
     """A branch, tag or commit; a name that could lead out of the cache's folders is rejected."""
-    if REVISION.fullmatch(revision) is None or ".." in revision:
+    if REVISION_NAME.fullmatch(revision) is None or ".." in revision:
         raise UserError(f"'{revision}' cannot be a revision.", "Give a branch, tag or commit after the @.")
     return revision
 
@@ -131,7 +131,7 @@ def _sha256(path: Path) -> str:
 
 
 def is_cached(repo: str, revision: str, names: list[str]) -> bool:
-    """Whether the cache holds one of `names`; asks no network."""
+    """Whether the cache holds one of `names`, without network access."""
     look = client().try_to_load_from_cache
     return any(isinstance(look(repo, name, revision=revision), str) for name in names)
 
@@ -179,7 +179,7 @@ def _passing(error: BaseException) -> bool:
     """Whether a fault may be gone at the next attempt: a busy or failing server, an incomplete download."""
     status = getattr(getattr(error, "response", None), "status_code", None)
     cut = type(error).__name__ in ("ReadError", "ReadTimeout", "RemoteProtocolError")
-    return cut or status in PASSING_STATUSES or "Consistency check failed" in str(error)
+    return cut or status in RETRIED_STATUSES or "Consistency check failed" in str(error)
 
 
 def explain(error: BaseException, what: str, name: str = "") -> Di4cError:

@@ -153,7 +153,7 @@ def _preview(recipe: Recipe, out: Path, processes: int, device: str | None, as_j
 
 
 def preview_lines(found: Preview) -> list[str]:
-    """A dry run for people; nothing has been written."""
+    """The lines that a dry run prints."""
     tree = found.recipe
     lines = [
         f"recipe     {tree['name']}: {tree['rounds']} x {tree['training']['iterations']} iterations, "

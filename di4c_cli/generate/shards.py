@@ -17,7 +17,7 @@ from di4c_cli.metric.features import tensors_digest
 
 MANIFEST = "manifest.json"
 SYMBOLS_PER_SHARD = 1 << 20
-"""About so many: some megabytes, and seconds or minutes of work."""
+"""A shard has about this many symbols: some megabytes, and seconds or minutes of work."""
 
 
 def shard_size(length: int) -> int:

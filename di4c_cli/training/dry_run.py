@@ -1,4 +1,4 @@
-"""`--dry-run`: everything that can be known of a run without changing anything."""
+"""`--dry-run`: the facts about a run that can be found without changing anything."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TIMED_SAMPLES = 16
 
 @dataclass
 class Preview:
-    """What a run would be; `problems` are the sentences that would stop it."""
+    """The facts about a run; `problems` are the messages of the errors that would stop it."""
 
     recipe: dict[str, Any]
     out: str
@@ -53,7 +53,7 @@ class Preview:
     exit_code: int = 0
 
     def note(self, error: Di4cError) -> str:
-        """Remember what would stop the run; the first problem gives the exit code."""
+        """Record an error that would stop the run; the first one gives the exit code."""
         self.problems.append(str(error))
         self.exit_code = self.exit_code or error.exit_code
         return f"not reached: {error.message}"
@@ -90,12 +90,12 @@ def preview(recipe: Recipe, out: Path, processes: int, device: str | None, measu
 
 
 def _teacher(recipe: Recipe, found: Preview) -> tuple[Model | None, ModelConfig | None]:
-    """The teacher if it is here, else what is known of it; nothing is fetched."""
+    """The teacher if it is local, else the known part of its configuration; nothing is fetched."""
     far = None
     try:
         far = remote(recipe.teacher)
         if far is None or far.cached:
-            # a branch may have moved since: what is here will do for the sizes
+            # the branch may have moved since, but the sizes in the cache are still the same
             model = load(recipe.teacher, weights=recipe.init_weights, offline=far is not None)
             found.teacher = "here"
             return model, model.config
@@ -106,7 +106,7 @@ def _teacher(recipe: Recipe, found: Preview) -> tuple[Model | None, ModelConfig 
 
 
 def _files(recipe: Recipe, out: Path, parameters: int) -> dict[str, int | None]:
-    """What would be written, with sizes in bytes where they are known."""
+    """The files that would be written, with their sizes in bytes where these are known."""
     weights = 4 * parameters
     written: dict[str, int | None] = {
         "recipe.yaml": len(recipe_file.dump(recipe)),
@@ -165,7 +165,7 @@ def _measure(
 
 
 def _seconds_of_pool(recipe: Recipe, teacher: Model) -> float:
-    """How long the teacher's own samples of a round would take, from a few of them."""
+    """Seconds for the teacher's own samples of a round, estimated from a few of them."""
     _, count = pool_size(recipe)
     few = min(count, TIMED_SAMPLES)
     if not few:

@@ -12,12 +12,12 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import ValidationError
 
 from di4c_cli import files, recipe_file
 from di4c_cli.errors import UserError
 from di4c_cli.recipe import Recipe
+from di4c_cli.teacher import safe
 
 CHECKPOINT_PREFIX = "step-"
 CHANGEABLE_KEYS = {
@@ -101,7 +101,9 @@ class RunFolder:
                 )
             return RunState.NEW
         hint = "Choose another --out, or --force moves the old run aside."
-        stored = _read_recipe(self.recipe)
+        stored = safe.read_tree(self.recipe)
+        if stored is None:
+            raise UserError(f"{self.recipe} is not a readable recipe.", hint)
         recipe_file.check_renamed_keys(recipe_file.dotted_keys(stored), f"The run in {self.path}", hint)
         found = differences(_with_defaults(stored), recipe.model_dump(mode="json"))
         if found:
@@ -145,16 +147,6 @@ class RunFolder:
 def _is_leftover(name: str) -> bool:
     """Whether a name is the lock or an incomplete file of a process that was killed at its start."""
     return name == ".lock" or (name.startswith(".") and name.endswith(".part"))
-
-
-def _read_recipe(path: Path) -> dict[str, Any]:
-    try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError):
-        tree = None
-    if not isinstance(tree, dict):
-        raise UserError(f"{path} is not a readable recipe.", "Choose another --out, or --force moves the folder aside.")
-    return tree
 
 
 def _with_defaults(tree: dict[str, Any]) -> dict[str, Any]:
