@@ -27,7 +27,8 @@ Result = TypeVar("Result")
 
 
 def client() -> Any:
-    """The Hub's client. It is imported when first needed: `--help` must not wait for it."""
+    """The Hub's client."""
+    # imported when first needed: `--help` must not wait for it
     import huggingface_hub.constants
     import huggingface_hub.errors
     import huggingface_hub.utils
