@@ -194,6 +194,7 @@ def show(name: str, result: dict[str, Any]) -> None:
     show_table(title, columns, rows)
 
 
+@guarded
 def main(
     shape: Annotated[str, typer.Option(help="Published network: sdtt, maskgit or tauldr.")] = "sdtt",
     length: Annotated[int | None, typer.Option(min=1, help="Positions D (sdtt, maskgit).")] = None,
@@ -217,16 +218,12 @@ def main(
     network = {"length": length, "depth": depth, "width": width, "heads": heads, "channels": channels}
     values = {"latents": latents, "batch": batch, "masked": masked, "threads": threads, "seed": seed}
     values |= {"chunk_mb": chunk_mb, "cache_mb": cache_mb}
-
-    def command() -> None:
-        names = [side.strip() for side in sides.split(",") if side.strip()]
-        if not names or set(names) - set(SIDES) or len(set(names)) < len(names):
-            raise UserError(f"Sides '{sides}' are not possible.", f"Choose from: {', '.join(SIDES)}.")
-        result = measure(resized(shape, {**network, "symbols": symbols}, **values), names, runs, warmup)
-        show(shape, result)
-        emit_json({"bench": "train", "name": shape, **result})
-
-    guarded(command)
+    names = [side.strip() for side in sides.split(",") if side.strip()]
+    if not names or set(names) - set(SIDES) or len(set(names)) < len(names):
+        raise UserError(f"Sides '{sides}' are not possible.", f"Choose from: {', '.join(SIDES)}.")
+    result = measure(resized(shape, {**network, "symbols": symbols}, **values), names, runs, warmup)
+    show(shape, result)
+    emit_json({"bench": "train", "name": shape, **result})
 
 
 if __name__ == "__main__":

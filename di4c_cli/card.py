@@ -14,9 +14,9 @@ from di4c_cli.hub import is_id
 from di4c_cli.latent.config import LatentConfig
 from di4c_cli.methods import METHODS
 
-IMAGES = "unconditional-image-generation"
-TASKS = {"text": "text-generation", "pixels": IMAGES, "vq": IMAGES}
-LICENCE = re.compile(r"[a-z0-9][a-z0-9.-]{1,30}")
+IMAGE_GENERATION = "unconditional-image-generation"
+PIPELINE_TAGS = {"text": "text-generation", "pixels": IMAGE_GENERATION, "vq": IMAGE_GENERATION}
+LICENCE_NAME = re.compile(r"[a-z0-9][a-z0-9.-]{1,30}")
 OWN_LICENCE = "apache-2.0"
 
 TEMPLATE = """---
@@ -68,7 +68,7 @@ def model_card(config: ModelConfig, metrics: Mapping[str, Any] | None = None, re
 def header_of(config: ModelConfig, figures: list[dict[str, Any]]) -> dict[str, Any]:
     """The YAML header without the keys whose values are unknown."""
     root = _root(config)
-    task = TASKS.get(str(config.codec.get("type")))
+    task = PIPELINE_TAGS.get(str(config.codec.get("type")))
     base = _base_model(config, root)
     data = str(config.provenance.get("data") or "")
     header: dict[str, Any] = {"library_name": "di4c", "license": _licence(root)}
@@ -166,7 +166,7 @@ def _licence(root: Mapping[str, Any]) -> str:
     given = root.get("licence")
     if given is None and root.get("source") != "hub" and "path" not in root:
         return OWN_LICENCE
-    return given if isinstance(given, str) and LICENCE.fullmatch(given) else "other"
+    return given if isinstance(given, str) and LICENCE_NAME.fullmatch(given) else "other"
 
 
 def _provenance(config: ModelConfig) -> list[tuple[str, str]]:

@@ -6,7 +6,6 @@ fetched, and no code among them is run.
 
 from __future__ import annotations
 
-import hashlib
 import re
 import sys
 import time
@@ -17,18 +16,19 @@ from typing import Any, TypeVar
 
 from di4c_cli.errors import Di4cError, Failure, UserError
 
-ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
-REVISION = re.compile(r"[A-Za-z0-9][\w./-]{0,199}")
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
+REVISION_NAME = re.compile(r"[A-Za-z0-9][\w./-]{0,199}")
 MAX_ATTEMPTS = 3
 PAUSE_SECONDS = 0.5
 TIMEOUT_SECONDS = 10.0
-PASSING_STATUSES = (429, 500, 502, 503, 504)
+RETRIED_STATUSES = (429, 500, 502, 503, 504)
 
 Result = TypeVar("Result")
 
 
 def client() -> Any:
-    """The Hub's client. It is imported when first needed: `--help` must not wait for it."""
+    """The Hub's client."""
+    # imported when first needed: `--help` must not wait for it
     import huggingface_hub.constants
     import huggingface_hub.errors
     import huggingface_hub.utils
@@ -38,12 +38,12 @@ def client() -> Any:
 
 def is_id(text: str) -> bool:
     """`user/name`, as the Hub spells it."""
-    return ID.fullmatch(text) is not None and ".." not in text and "--" not in text
+    return HUB_ID.fullmatch(text) is not None and ".." not in text and "--" not in text
 
 
 def check_revision(revision: str) -> str:
     """A branch, tag or commit; a name that could lead out of the cache's folders is rejected."""
-    if REVISION.fullmatch(revision) is None or ".." in revision:
+    if REVISION_NAME.fullmatch(revision) is None or ".." in revision:
         raise UserError(f"'{revision}' cannot be a revision.", "Give a branch, tag or commit after the @.")
     return revision
 
@@ -127,15 +127,12 @@ def damage_or(error: UserError, files: list[Path]) -> Di4cError:
 
 
 def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
     with path.open("rb") as handle:
-        while chunk := handle.read(2**22):
-            digest.update(chunk)
-    return digest.hexdigest()
+        return str(client().utils.sha.sha_fileobj(handle).hex())
 
 
 def is_cached(repo: str, revision: str, names: list[str]) -> bool:
-    """Whether the cache holds one of `names`; asks no network."""
+    """Whether the cache holds one of `names`, without network access."""
     look = client().try_to_load_from_cache
     return any(isinstance(look(repo, name, revision=revision), str) for name in names)
 
@@ -162,11 +159,6 @@ def upload(repo: str, files: dict[str, Path | bytes], private: bool, revision: s
     return attempt(call, repo)
 
 
-def endpoint() -> str:
-    """The Hub's address."""
-    return str(client().constants.ENDPOINT)
-
-
 def attempt(call: Callable[[], Result], what: str, name: str = "") -> Result:
     """Run a client call; passing faults are retried, lasting ones explained."""
     utils = client().utils
@@ -188,7 +180,7 @@ def _passing(error: BaseException) -> bool:
     """Whether a fault may be gone at the next attempt: a busy or failing server, an incomplete download."""
     status = getattr(getattr(error, "response", None), "status_code", None)
     cut = type(error).__name__ in ("ReadError", "ReadTimeout", "RemoteProtocolError")
-    return cut or status in PASSING_STATUSES or "Consistency check failed" in str(error)
+    return cut or status in RETRIED_STATUSES or "Consistency check failed" in str(error)
 
 
 def explain(error: BaseException, what: str, name: str = "") -> Di4cError:
@@ -236,7 +228,8 @@ def _unreached(error: BaseException, file: str) -> Di4cError:
     status = getattr(getattr(cause, "response", None), "status_code", None)
     if status is not None and cause is not None:
         return _refused(cause, file)
-    offline = client().constants.HF_HUB_OFFLINE or "outgoing traffic has been disabled" in str(error)
-    reason = "offline mode is on and it is not in the cache" if offline else f"no answer from {endpoint()}"
+    constants = client().constants
+    offline = constants.HF_HUB_OFFLINE or "outgoing traffic has been disabled" in str(error)
+    reason = "offline mode is on and it is not in the cache" if offline else f"no answer from {constants.ENDPOINT}"
     hint = "Without a network the embedded models (tiny-digits and others), local paths and cached models work."
     return Failure(f"Could not fetch {file}: {reason}.", hint)

@@ -23,14 +23,13 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from di4c_cli import files
-from di4c_cli.bench.pairs import ModelPair, TimedRun, timed_runs
+from di4c_cli.bench.pairs import ModelPair, TimedRun, sampling_run
 from di4c_cli.memory import peak_memory, reset_peak_memory
 
 MIN_BATCHES = 10
 """Timed batches; fewer give no useful interval."""
-NORMAL_QUANTILE = 1.959964
-"""97.5 % quantile of the normal distribution."""
-SIDE_COLOURS = {"teacher": "#4477aa", "student": "#ee6677", "body only": "#bbbbbb", "textbook": "#ccbb44"}
+NORMAL_QUANTILE = statistics.NormalDist().inv_cdf(0.975)
+SIDE_COLOURS = {"teacher": "#4477aa", "student": "#ee6677"}
 
 
 def synchronise(device: str) -> None:
@@ -99,19 +98,20 @@ def measure(
     pair: ModelPair,
     batches: int = MIN_BATCHES,
     warmup: int = 2,
-    compare: bool = False,
     device: str = "cpu",
     advance: Callable[[int], None] = lambda count: None,
+    further: Mapping[str, TimedRun] | None = None,
 ) -> dict[str, Any]:
-    """Time one pair: figures of every side, the overhead, and with `compare` the two further ratios."""
-    sides = timed_runs(pair, compare)
+    """Time one pair and the `further` sides: the figures of every side, and the overhead of the student."""
+    sides = {"teacher": sampling_run(pair, pair.teacher), "student": sampling_run(pair, pair.student)}
+    sides |= further or {}
     seconds = interleaved(sides, batches, warmup, device, advance)
     figures: dict[str, Any] = {}
     for name, values in seconds.items():
         figures[name] = describe(values, pair.batch, pair.length)
         figures[name]["peak_mb"] = batch_peak(sides[name], device)
         figures[name]["seconds"] = [round(value, 6) for value in values]
-    result: dict[str, Any] = {
+    return {
         "experiment": pair.title,
         "note": pair.note,
         "batch": pair.batch,
@@ -122,10 +122,6 @@ def measure(
         "sides": figures,
         "overhead": paired_ratio(seconds["student"], seconds["teacher"]),
     }
-    if compare:
-        result["over_body"] = paired_ratio(seconds["teacher"], seconds["body only"])
-        result["textbook_over_ours"] = paired_ratio(seconds["textbook"], seconds["teacher"])
-    return result
 
 
 def machine(device: str) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 import torch
 
-from di4c_cli.bench import textbook
 from di4c_cli.build import build_denoiser
 from di4c_cli.config import ModelConfig
 from di4c_cli.denoiser import Denoiser
@@ -145,19 +144,11 @@ def _with_latent(teacher: Model) -> Denoiser:
     return student.to(teacher.denoiser.device).eval().requires_grad_(False)
 
 
-def timed_runs(pair: ModelPair, compare: bool, seed: int = 0) -> dict[str, TimedRun]:
-    """Teacher and student; with `compare` also the network's body alone and the textbook sampler, on the teacher."""
-    runs = {"teacher": _sampling(pair, pair.teacher, seed), "student": _sampling(pair, pair.student, seed)}
-    if compare:
-        model, settings, batch = pair.teacher, pair.settings, pair.batch
-        runs["body only"] = lambda i: textbook.body_only(model, settings, batch)
-        runs["textbook"] = lambda i: textbook.sample(model, settings, batch, seed + i)
-    return runs
+def sampling_run(pair: ModelPair, model: Denoiser) -> TimedRun:
+    """Sampling by the teacher or the student of a pair."""
 
-
-def _sampling(pair: ModelPair, model: Denoiser, seed: int) -> TimedRun:
     def run(i: int) -> None:
-        noise = Noise(seed, range(i * pair.batch, (i + 1) * pair.batch), device=model.device)
+        noise = Noise(0, range(i * pair.batch, (i + 1) * pair.batch), device=model.device)
         label = None
         if pair.labels is not None:
             label = (noise.at("bench").uniform("label") * pair.labels).long()

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from di4c_cli.cli.console import emit_json, guarded, progress, say, show_table
+from di4c_cli.cli.console import emit_json, progress, say, show_table
 from di4c_cli.errors import UserError
 
 if TYPE_CHECKING:
@@ -35,46 +34,33 @@ def bench_latency(
     ] = None,
     batches: Annotated[int, typer.Option(min=10, help="Timed batches of each side.")] = 10,
     warmup: Annotated[int, typer.Option(min=1, help="Untimed batches of each side before them.")] = 2,
-    compare: Annotated[
-        bool, typer.Option("--compare", help="Also time the network's body alone and a textbook 32-bit sampler.")
-    ] = False,
-    tile: Annotated[
-        int | None,
-        typer.Option(min=0, help="Samples per network call; 0 means the whole batch, the default of shapes."),
-    ] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; default: torch's choice.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or mps; default: cuda if there is one.")] = None,
     out: Annotated[Path, typer.Option(help="Where to write the plot, a .png file.")] = Path("latency.png"),
 ) -> None:
     """Time sampling with teacher and student in turn. The last line of the output is one JSON object."""
+    import torch
 
-    def command() -> None:
-        import torch
+    from di4c_cli.bench.latency import machine, measure, save_plot
+    from di4c_cli.generate.request import choose_device
+    from di4c_cli.sampler.plan import check_ranges
 
-        from di4c_cli.bench.latency import machine, measure, save_plot
-        from di4c_cli.generate.request import choose_device
-
-        if steps is not None and steps < 1:
-            raise UserError(f"{steps} sampling steps are too few.", "Use --steps 1 or more.")
-        if out.suffix != ".png":
-            raise UserError(f"{out} is not a .png file.", "Choose another --out.")
-        if threads is not None:
-            torch.set_num_threads(threads)
-        place = choose_device(device)
-        results = []
-        for make_pair in _pairs(student, teacher, shape or [], place, steps, batch_size):
-            pair = make_pair()
-            if tile is not None:
-                pair.settings = replace(pair.settings, tile=tile)
-            say(f"{pair.title}: {pair.settings.steps} steps, batch {pair.batch}. {pair.note}")
-            with progress("batches", (batches + warmup) * (4 if compare else 2)) as advance:
-                results.append(measure(pair, batches, warmup, compare, place, advance))
-        _show(results)
-        save_plot(results, out)
-        say(f"wrote {out}")
-        emit_json({"bench": "latency", **machine(place), "results": results})
-
-    guarded(command)
+    check_ranges({"steps": steps})
+    if out.suffix != ".png":
+        raise UserError(f"{out} is not a .png file.", "Choose another --out.")
+    if threads is not None:
+        torch.set_num_threads(threads)
+    place = choose_device(device)
+    results = []
+    for make_pair in _pairs(student, teacher, shape or [], place, steps, batch_size):
+        pair = make_pair()
+        say(f"{pair.title}: {pair.settings.steps} steps, batch {pair.batch}. {pair.note}")
+        with progress("batches", (batches + warmup) * 2) as advance:
+            results.append(measure(pair, batches, warmup, place, advance))
+    show(results)
+    save_plot(results, out)
+    say(f"wrote {out}")
+    emit_json({"bench": "latency", **machine(place), "results": results})
 
 
 def _pairs(
@@ -103,7 +89,7 @@ def _models(student: str | None, teacher: str | None, device: str) -> tuple[Any,
     return load(teacher, device=device) if teacher is not None else model.teacher, model
 
 
-def _show(results: list[dict[str, Any]]) -> None:
+def show(results: list[dict[str, Any]]) -> None:
     """The paper's table, then everything else."""
     from di4c_cli.report.latency import LATENCY_RATIOS
 

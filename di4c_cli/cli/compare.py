@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from di4c_cli.cli.console import emit_json, guarded, show_table
+from di4c_cli.cli.console import emit_json, show_table
 
 
 def compare(
@@ -16,10 +16,6 @@ def compare(
     json: Annotated[bool, typer.Option("--json", help="Print the differences as one JSON object.")] = False,
 ) -> None:
     """Print the differences B - A with 95 % intervals and mark those within noise."""
-    guarded(lambda: _compare(a, b, json))
-
-
-def _compare(a: Path, b: Path, json: bool) -> None:
     from di4c_cli.evaluation.compare import compare as differences
     from di4c_cli.evaluation.results import load
     from di4c_cli.report.table import METRIC_NAMES, number

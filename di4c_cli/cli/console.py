@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import io
 import json
 import os
@@ -10,38 +11,46 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TextIO
+from typing import Any, ParamSpec
 
 import typer
 
 from di4c_cli.errors import Di4cError, Failure
 
+Arguments = ParamSpec("Arguments")
+
 
 def fail(error: Di4cError) -> typer.Exit:
-    """Print an error and return the exit to raise."""
-    print(f"di4c: {error}", file=sys.stderr)
+    """Print an error and return the exit to raise; an error without words was printed by another process."""
+    if error.message:
+        print(f"di4c: {error}", file=sys.stderr)
     return typer.Exit(error.exit_code)
 
 
-def guarded(command: Callable[[], Any]) -> Any:
-    """Run a command; our own errors and those of the machine become one sentence and an exit code."""
-    try:
-        return command()
-    except Di4cError as error:
-        raise fail(error) from None
-    except KeyboardInterrupt:
-        print("di4c: stopped.", file=sys.stderr)
-        raise typer.Exit(130) from None
-    except BrokenPipeError:
-        drop_output()
-        raise typer.Exit(0) from None
-    except OSError as error:
-        raise fail(machine_fault(error)) from None
-    except (MemoryError, RuntimeError) as error:
-        shortage = memory_fault(error)
-        if shortage is None:
-            raise
-        raise fail(shortage) from None
+def guarded(command: Callable[Arguments, None]) -> Callable[Arguments, None]:
+    """A command that turns our own errors and those of the machine into one sentence and an exit code."""
+
+    @functools.wraps(command)
+    def run(*args: Arguments.args, **options: Arguments.kwargs) -> None:
+        try:
+            command(*args, **options)
+        except Di4cError as error:
+            raise fail(error) from None
+        except KeyboardInterrupt:
+            print("di4c: stopped.", file=sys.stderr)
+            raise typer.Exit(130) from None
+        except BrokenPipeError:
+            drop_output()
+            raise typer.Exit(0) from None
+        except OSError as error:
+            raise fail(machine_fault(error)) from None
+        except (MemoryError, RuntimeError) as error:
+            shortage = memory_fault(error)
+            if shortage is None:
+                raise
+            raise fail(shortage) from None
+
+    return run
 
 
 def drop_output() -> None:
@@ -86,11 +95,6 @@ def settle_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def is_unicode(stream: TextIO) -> bool:
-    """Whether a stream can encode every character."""
-    return (stream.encoding or "").lower().replace("-", "").startswith("utf")
-
-
 def command_line(*words: object) -> str:
     """A command that can be copied; words with spaces are quoted."""
     return shlex.join(map(str, words))
@@ -101,30 +105,18 @@ def say(text: str = "") -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def typed_command(context: typer.Context) -> str:
-    """The command as the user typed it, without defaults."""
-    words = ["di4c", context.info_name or ""]
-    for parameter in context.command.params:
-        source = context.get_parameter_source(parameter.name or "")
-        if source is None or source.name != "COMMANDLINE":
-            continue
-        value = context.params[parameter.name or ""]
-        for one in value if isinstance(value, (list, tuple)) else [value]:
-            words += [parameter.opts[0]] if one is True else [parameter.opts[0], str(one)]
-    return shlex.join(words)
-
-
 def emit_json(value: Any) -> None:
-    """Print one JSON object on one line of stdout."""
-    print(json.dumps(value, ensure_ascii=not is_unicode(sys.stdout), allow_nan=False), flush=True)
+    """Print one JSON object on one line of stdout, with escapes unless the encoding has every character."""
+    unicode = (sys.stdout.encoding or "").lower().startswith("utf")
+    print(json.dumps(value, ensure_ascii=not unicode, allow_nan=False), flush=True)
 
 
-def show_table(title: str, columns: list[str], rows: list[list[str]], stream: Any = None) -> None:
+def show_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
     """Print a table; in a terminal that is too narrow, print the rows as lists."""
     from rich.console import Console
     from rich.table import Table
 
-    console = Console(file=stream or sys.stdout)
+    console = Console()
     if not console.is_terminal:
         console.width = max(console.width, 120)
     elif console.width < sum(len(column) + 3 for column in columns) + 1:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from di4c_cli.cli.console import guarded, say
+from di4c_cli.cli.console import say
 from di4c_cli.errors import UserError
 
 OWN_FILES = ("README.md", "config.json", "model.safetensors", "vqgan.safetensors")
@@ -30,48 +30,38 @@ def convert(
     verbose: Annotated[bool, typer.Option("--verbose", help="Print what happened to every tensor.")] = False,
 ) -> None:
     """Write a model as a di4c folder: safetensors, config.json, README.md and its codec."""
-    options = {"weights": weights, "heads": heads, "codes": codes, "length": length, "vqgan": vqgan}
+    options: dict[str, Any] = {"weights": weights, "heads": heads, "codes": codes, "length": length, "vqgan": vqgan}
     options |= {"config": config, "tokenizer": tokenizer, "offline": offline}
-    guarded(lambda: _convert(source, target, options, force, verbose))
-
-
-def _convert(source: str, target: Path, options: dict[str, Any], force: bool, verbose: bool) -> None:
     from di4c_cli.teacher.convert import convert as write
 
     _check_target(target, force)
     here = target.exists() and target.samefile(Path.cwd())
-    summary = write(source, target, verbose, **options)
-    say(summary)
+    say(write(source, target, verbose, **options))
     say(f"wrote {target}" + (" (a new folder of that name: `cd .` enters it)" if here else ""))
 
 
 def _check_target(target: Path, force: bool) -> None:
     """Accept a new name, an empty folder or, with --force, a folder that holds a model and nothing else."""
-    if not target.exists() or _empty(target):
+    if not target.exists() or (target.is_dir() and not any(target.iterdir())):
         return
     if not target.is_dir():
         raise UserError(f"{target} exists already.", "Choose another.")
     if not force:
         raise UserError(f"{target} exists already.", "Choose another folder, or --force to replace a model.")
-    foreign = _foreign(target)
-    if foreign is not None:
-        problem = f"{target} is not replaced: {foreign} is not part of a di4c model."
+    own = _own_files(target)
+    foreign = sorted(entry.name for entry in target.iterdir() if entry.name not in own or not entry.is_file())
+    if foreign:
+        problem = f"{target} is not replaced: {foreign[0]} is not part of a di4c model."
         raise UserError(problem, "Choose another folder.")
 
 
-def _empty(path: Path) -> bool:
-    return path.is_dir() and not any(path.iterdir())
-
-
-def _foreign(folder: Path) -> str | None:
-    """The first entry of a folder that is not part of a di4c model, or None."""
+def _own_files(folder: Path) -> set[str | None]:
+    """The names that belong to the di4c model in a folder; none if it holds no such model."""
     try:
         config = json.loads((folder / "config.json").read_bytes())
     except (OSError, ValueError, RecursionError):
         config = None
     if not isinstance(config, dict) or "di4c" not in config:
-        return next(iter(sorted(entry.name for entry in folder.iterdir())), None)
+        return set()
     codec = config.get("codec")
-    own = {*OWN_FILES, codec.get("file") if isinstance(codec, dict) else None}
-    found = sorted(entry.name for entry in folder.iterdir() if entry.name not in own or not entry.is_file())
-    return next(iter(found), None)
+    return {*OWN_FILES, codec.get("file") if isinstance(codec, dict) else None}

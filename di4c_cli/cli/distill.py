@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from di4c_cli import embedded, recipe_file
-from di4c_cli.cli.console import command_line, emit_json, guarded, say
+from di4c_cli.cli.console import command_line, emit_json, say
 from di4c_cli.cli.live import LiveTable, duration
-from di4c_cli.errors import Di4cError, UserError
+from di4c_cli.errors import UserError
 from di4c_cli.teacher import recipe_for
 from di4c_cli.teacher.registry import known
 from di4c_cli.training.launch import launch, launch_with_accelerate, launched
@@ -52,6 +51,7 @@ def distill(
 ) -> None:
     """Distil a teacher into a student; run the same command again to resume."""
     flags = {
+        "teacher": teacher,
         "rounds": rounds,
         "seed": seed,
         "data": data,
@@ -61,32 +61,18 @@ def distill(
         "training.precision": precision,
         "method.latents": latents,
     }
+    from di4c_cli.training.run_folder import default_out
 
-    def command() -> None:
-        from di4c_cli.training.run_folder import default_out
-
-        resolved, name = resolve(teacher, recipe, flags, settings or [], method)
-        folder = out or default_out(resolved.teacher, name, resolved.seed)
-        if recipe is None and teacher is not None and not known(teacher) and not launched():
-            say(f"Recipe {name}, by the kind of teacher; --recipe chooses another.")
-        if dry_run:
-            _preview(resolved, folder, processes or 1, device, as_json)
-        elif launched() or (processes in (None, 1) and accelerate_config is None):
-            _run(resolved, folder, device, force, as_json)
-        else:
-            raise typer.Exit(_launch(accelerate_config, processes, device))
-
-    guarded(lambda: quietly(command))
-
-
-def quietly(command: Callable[[], None]) -> None:
-    """Only the main process prints an error; the others repeat its exit code."""
-    try:
-        command()
-    except Di4cError as error:
-        if getattr(error, "quiet", False):
-            raise typer.Exit(error.exit_code) from None
-        raise
+    resolved, name = resolve(recipe, method, flags, settings or [])
+    folder = out or default_out(resolved.teacher, name, resolved.seed)
+    if recipe is None and teacher is not None and not known(teacher) and not launched():
+        say(f"The recipe is {name}, by the kind of teacher; --recipe chooses another.")
+    if dry_run:
+        _preview(resolved, folder, processes or 1, device, as_json)
+    elif launched() or (processes in (None, 1) and accelerate_config is None):
+        _run(resolved, folder, device, force, as_json)
+    else:
+        raise typer.Exit(_launch(accelerate_config, processes, device))
 
 
 def _launch(config: str | None, processes: int | None, device: str | None) -> int:
@@ -100,22 +86,18 @@ def _launch(config: str | None, processes: int | None, device: str | None) -> in
     return launch(processes or 1, command, on_cpu(device))
 
 
-def resolve(
-    teacher: str | None, recipe: str | None, flags: dict[str, Any], settings: list[str], method: str | None = None
-) -> tuple[Recipe, str]:
+def resolve(recipe: str | None, method: str | None, flags: dict[str, Any], settings: list[str]) -> tuple[Recipe, str]:
     """Recipe file, flags and `--set` together, and the recipe's short name; `--set` overrides the rest."""
-    asked = recipe or recipe_for(teacher or embedded.DEFAULT)
+    asked = recipe or recipe_for(flags["teacher"] or embedded.DEFAULT)
     name = recipe_file.current_name(asked)
     if name != asked and not launched():
         say(f"The recipe {asked} is now called {name}.")
     if method is not None:
         name = recipe_file.with_method(name, method)
     overrides = {key: value for key, value in flags.items() if value is not None}
-    if teacher is not None:
-        overrides["teacher"] = teacher
-    overrides |= dict(recipe_file.parse_assignment(text) for text in settings)
-    if "method.latents" in flags and flags["method.latents"] is not None:
+    if "method.latents" in overrides:
         _check_latents_flag(name)
+    overrides |= dict(recipe_file.parse_assignment(text) for text in settings)
     resolved = recipe_file.read(name, overrides)
     return resolved, Path(name).stem if name.endswith((".yaml", ".yml")) else name
 
@@ -171,7 +153,7 @@ def _preview(recipe: Recipe, out: Path, processes: int, device: str | None, as_j
 
 
 def preview_lines(found: Preview) -> list[str]:
-    """A dry run for people; nothing has been written."""
+    """The lines that a dry run prints."""
     tree = found.recipe
     lines = [
         f"recipe     {tree['name']}: {tree['rounds']} x {tree['training']['iterations']} iterations, "

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from di4c_cli.cli.console import emit_json, guarded, progress, say, show_table, typed_command
+from di4c_cli.cli.console import command_line, emit_json, progress, say, show_table
 from di4c_cli.errors import UserError
 
 if TYPE_CHECKING:
@@ -15,9 +17,10 @@ if TYPE_CHECKING:
     from di4c_cli.evaluation.protocol import EvaluationProtocol
     from di4c_cli.evaluation.results import Results
 
+Number = TypeVar("Number", int, float)
+
 
 def eval(
-    context: typer.Context,
     student: Annotated[str | None, typer.Option(help="Student or run folder, Hub id or name.")] = None,
     teacher: Annotated[str | None, typer.Option(help="Teacher; default: the one the student came from.")] = None,
     model: Annotated[list[str] | None, typer.Option(help="Further rows as ROW=REF, e.g. di4c-d=runs/b.")] = None,
@@ -43,49 +46,45 @@ def eval(
     device: Annotated[str | None, typer.Option(help="cpu, cuda or mps; default: cuda if there is one.")] = None,
 ) -> None:
     """Measure quality against steps; writes a table, results.json, a plot and one HTML page."""
+    if protocol == "list":
+        _list_protocols()
+        return
+    from di4c_cli.evaluation.config import EvaluationConfig, ScorerOptions
+    from di4c_cli.evaluation.models import parse_rows
+    from di4c_cli.generate.request import choose_device
 
-    def command() -> None:
-        if protocol == "list":
-            _list_protocols()
-            return
-        from di4c_cli.evaluation.config import EvaluationConfig, ScorerOptions
-        from di4c_cli.evaluation.models import parse_rows
-        from di4c_cli.generate.request import choose_device
-
-        config = EvaluationConfig(
-            student=student,
-            teacher=teacher,
-            others=parse_rows(model or []),
-            protocol=protocol,
-            steps=parse_steps(steps),
-            temperatures=parse_numbers(temperatures, "--temperatures"),
-            n=n,
-            limit=limit,
-            seed=seed,
-            repeats=repeats,
-            out=out,
-            options=ScorerOptions(judge, features, reference, choose_device(device), feature_input),
-            prompts=prompts,
-        )
-        typed = typed_command(context)
-        if samples is not None:
-            _eval_file(samples, config, json, typed)
-        else:
-            _eval(config, json, typed)
-
-    guarded(command)
+    config = EvaluationConfig(
+        student=student,
+        teacher=teacher,
+        others=parse_rows(model or []),
+        protocol=protocol,
+        steps=parse_numbers(steps, "--steps", int),
+        temperatures=parse_numbers(temperatures, "--temperatures", float),
+        n=n,
+        limit=limit,
+        seed=seed,
+        repeats=repeats,
+        out=out,
+        options=ScorerOptions(judge, features, reference, choose_device(device), feature_input),
+        prompts=prompts,
+    )
+    if samples is not None:
+        _eval_file(samples, config, json)
+    else:
+        _eval(config, json)
 
 
-def _eval(config: EvaluationConfig, json: bool, typed: str) -> None:
+def _eval(config: EvaluationConfig, json: bool) -> None:
     from di4c_cli.evaluation.pipeline import expand, prepare
     from di4c_cli.report.page import run_of, write_all
+    from di4c_cli.report.table import steps_saved_rows
 
     done: list[Results] = []
     for one in expand(config):
         evaluation = prepare(one, say)
         say(evaluation.announcement())
         with progress("samples", evaluation.total) as advance:
-            results = evaluation.run(advance).model_copy(update={"command": typed})
+            results = _with_command(evaluation.run(advance))
         done.append(results)
         out = evaluation.out or Path(".")
         for path in write_all(results, out, run_of(out)):
@@ -95,11 +94,13 @@ def _eval(config: EvaluationConfig, json: bool, typed: str) -> None:
     if json:
         found = [results.model_dump(mode="json") for results in done]
         emit_json(found[0] if len(found) == 1 else {"evaluations": found})
-    else:
-        _show_steps_saved(done)
+        return
+    rows = [row for results in done for row in steps_saved_rows(results)]
+    if rows:
+        show_table("Steps saved at equal quality", list(rows[0]), [list(row.values()) for row in rows])
 
 
-def _eval_file(path: Path, config: EvaluationConfig, json: bool, typed: str) -> None:
+def _eval_file(path: Path, config: EvaluationConfig, json: bool) -> None:
     from di4c_cli.evaluation.file_evaluation import evaluate_file
     from di4c_cli.evaluation.pipeline import check_out
     from di4c_cli.report.page import write_all
@@ -108,8 +109,7 @@ def _eval_file(path: Path, config: EvaluationConfig, json: bool, typed: str) -> 
         raise UserError("--samples measures a file and takes no --protocol.", "Leave one of them out.")
     out = config.out or Path("evaluations") / path.stem
     check_out(out)
-    results = evaluate_file(path, config.options, config.n or config.limit, out)
-    results = results.model_copy(update={"command": typed})
+    results = _with_command(evaluate_file(path, config.options, config.n or config.limit, out))
     for file in write_all(results, out):
         say(f"wrote {file}")
     if json:
@@ -118,13 +118,9 @@ def _eval_file(path: Path, config: EvaluationConfig, json: bool, typed: str) -> 
         show(results)
 
 
-def _show_steps_saved(done: list[Results]) -> None:
-    """One table of all evaluations that have the summary."""
-    from di4c_cli.report.table import steps_saved_rows
-
-    rows = [row for results in done for row in steps_saved_rows(results)]
-    if rows:
-        show_table("Steps saved at equal quality", list(rows[0]), [list(row.values()) for row in rows])
+def _with_command(results: Results) -> Results:
+    """The results with the command as the user typed it."""
+    return results.model_copy(update={"command": command_line("di4c", *sys.argv[1:])})
 
 
 def _list_protocols() -> None:
@@ -134,36 +130,24 @@ def _list_protocols() -> None:
     rows = [[name, one.title, str(one.n), str(len(one.cells))] for name, one in PROTOCOLS.items()]
     repeated = [steps_saved_protocol(task) for task in TASKS.values()]
     sizes = [protocol.n for protocol in repeated]
-    rows.append(
-        [
-            STEPS_SAVED,
-            "steps saved at equal quality, every toy task",
-            f"{min(sizes)}-{max(sizes)}",
-            f"{sum(len(protocol.cells) for protocol in repeated)} x {repeated[0].repeats}",
-        ]
-    )
+    cells = f"{sum(len(protocol.cells) for protocol in repeated)} x {repeated[0].repeats}"
+    title = "steps saved at equal quality, every toy task"
+    rows.append([STEPS_SAVED, title, f"{min(sizes)}-{max(sizes)}", cells])
     show_table("Protocols", ["name", "what it measures", "samples", "cells"], rows)
 
 
-def parse_numbers(text: str | None, flag: str) -> list[float] | None:
-    """`0.8,1` as numbers above zero."""
+def parse_numbers(text: str | None, flag: str, kind: type[Number]) -> list[Number] | None:
+    """`0.8,1` as numbers above zero, each once."""
     if text is None:
         return None
     try:
-        numbers = [float(word) for word in text.split(",")]
+        numbers = [kind(word) for word in text.split(",")]
     except ValueError:
-        raise UserError(f"{flag} {text} is not a list of numbers.", f"Write e.g. {flag} 1,2,4,8.") from None
-    if not all(0 < number < float("inf") for number in numbers):
+        whole = "whole numbers" if kind is int else "numbers"
+        raise UserError(f"{flag} {text} is not a list of {whole}.", f"Write e.g. {flag} 1,2,4.") from None
+    if not all(0 < number < math.inf for number in numbers):
         raise UserError(f"{flag} {text} contains a number that is not above 0.", f"Write e.g. {flag} 1,2,4.")
     return list(dict.fromkeys(numbers))
-
-
-def parse_steps(text: str | None) -> list[int] | None:
-    """`1,2,4` as whole numbers."""
-    numbers = parse_numbers(text, "--steps")
-    if numbers is not None and any(number != int(number) for number in numbers):
-        raise UserError(f"--steps {text} are not whole numbers.", "Write e.g. --steps 1,2,4,8.")
-    return None if numbers is None else [int(number) for number in numbers]
 
 
 def show(results: Results, protocol: EvaluationProtocol | None = None) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from types import TracebackType
 from typing import Any
 
 from rich.console import Console
@@ -19,7 +18,7 @@ SHOWN_LINES = 8
 FULL_WIDTH = 80
 """Columns of a terminal in which the whole table fits."""
 NARROW_COLUMNS = ("step", "left", "loss", "correlation", "kl")
-SMOOTHING = 0.9
+SMOOTHING_DECAY = 0.9
 
 
 class LiveTable:
@@ -29,28 +28,22 @@ class LiveTable:
         self.recipe = recipe
         self._metrics = recipe.method.live_metrics
         self._console = Console(stderr=True)
-        self._live = None
-        if self._console.is_terminal:
-            self._live = Live(console=self._console, auto_refresh=False, transient=True)
+        self._live = Live(console=self._console, auto_refresh=False, transient=True)
         self._lines: deque[list[str]] = deque(maxlen=SHOWN_LINES)
         self._means: dict[str, float] = {}
         self._began = self._shown = time.monotonic()
         self._steps = 0
 
     def __enter__(self) -> LiveTable:
-        if self._live is not None:
-            self._live.start()
+        self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._live is not None:
-            self._live.stop()
+    def __exit__(self, *error: object) -> None:
+        self._live.stop()
 
     def __call__(self, row: dict[str, Any]) -> None:
         """Add one row of metrics.jsonl."""
-        if self._live is None:
+        if not self._console.is_terminal:
             return
         now = time.monotonic()
         if self._steps == 0:  # the rate counts training steps only, not the loading of models
@@ -59,7 +52,7 @@ class LiveTable:
         for name in self._metrics:
             value = row.get(name)
             if value is not None:
-                self._means[name] = SMOOTHING * self._means.get(name, value) + (1 - SMOOTHING) * value
+                self._means[name] = SMOOTHING_DECAY * self._means.get(name, value) + (1 - SMOOTHING_DECAY) * value
         if self._steps == 1 or now - self._shown > REFRESH_SECONDS:
             self._shown = now
             self._lines.append(self._line(row, now))

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from di4c_cli import recipe_file
-from di4c_cli.cli.console import command_line, guarded, say
+from di4c_cli.cli.console import command_line, say
 from di4c_cli.errors import UserError
 
 
@@ -21,14 +21,10 @@ def pretrain(
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of weights and data order.")] = None,
 ) -> None:
     """Train the teacher of a toy task from scratch with early stopping on held-out data."""
-    guarded(lambda: _pretrain(recipe, out, iterations, seed))
-
-
-def _pretrain(name: str, out: Path | None, iterations: int | None, seed: int | None) -> None:
-    if recipe_file.kind_of(name) != "pretrain":
-        raise UserError(f"'{name}' is not a pretraining recipe.", "Use `di4c distill` for it.")
+    if recipe_file.kind_of(recipe) != "pretrain":
+        raise UserError(f"'{recipe}' is not a pretraining recipe.", "Use `di4c distill` for it.")
     overrides = {"training.iterations": iterations, "seed": seed}
-    config = recipe_file.read_pretrain(name, {key: value for key, value in overrides.items() if value is not None})
+    config = recipe_file.read_pretrain(recipe, {key: value for key, value in overrides.items() if value is not None})
     folder = out or Path("pretrained") / config.task
     if folder.exists() and any(folder.iterdir()):
         raise UserError(f"{folder} is not empty.", "Name another folder with --out.")
@@ -36,11 +32,8 @@ def _pretrain(name: str, out: Path | None, iterations: int | None, seed: int | N
     from di4c_cli.training.pretrain import pretrain as train_teacher
 
     def report(row: dict[str, Any]) -> None:
-        say(
-            "  ".join(
-                f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in row.items()
-            )
-        )
+        texts = {key: f"{value:.4g}" if isinstance(value, float) else value for key, value in row.items()}
+        say("  ".join(f"{key} {text}" for key, text in texts.items()))
 
     history = train_teacher(config, folder, report)
     say(f"{folder / 'teacher'}: held-out loss {history.best:.4f} nats per unknown position (step {history.best_step}).")

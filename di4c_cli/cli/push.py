@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from di4c_cli.cli.console import guarded, say
+from di4c_cli.cli.console import say
 
 
 def push(
@@ -17,10 +17,6 @@ def push(
     revision: Annotated[str | None, typer.Option(help="Branch to write to; created if necessary.")] = None,
 ) -> None:
     """Upload a student with its card; `di4c_cli.load("user/name")` loads it again. Needs HF_TOKEN."""
-    guarded(lambda: _push(source, repo, private, revision))
-
-
-def _push(source: Path, repo: str, private: bool, revision: str | None) -> None:
     from di4c_cli.publish import publish
 
     print(publish(source, repo, private, revision))

@@ -13,13 +13,11 @@ recipes = typer.Typer(help="List the shipped recipes; `show NAME` prints one.", 
 
 
 @recipes.callback()
+@guarded
 def listing(context: typer.Context) -> None:
     """List the shipped recipes with one line each."""
-    if context.invoked_subcommand is None:
-        guarded(_list)
-
-
-def _list() -> None:
+    if context.invoked_subcommand is not None:
+        return
     rows = []
     for name in recipe_file.names():
         tree = recipe_file.raw(name)
@@ -28,6 +26,7 @@ def _list() -> None:
 
 
 @recipes.command()
+@guarded
 def show(name: Annotated[str, typer.Argument(help="A name from `di4c recipes`, or a YAML file.")]) -> None:
     """Print one recipe as shipped."""
-    guarded(lambda: print(recipe_file.find(name).read_text(encoding="utf-8"), end=""))
+    print(recipe_file.find(name).read_text(encoding="utf-8"), end="")

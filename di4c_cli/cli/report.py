@@ -7,8 +7,6 @@ from typing import Annotated
 
 import typer
 
-from di4c_cli.cli.console import guarded
-
 
 def report(
     run: Annotated[
@@ -17,10 +15,6 @@ def report(
     out: Annotated[Path | None, typer.Option(help="The HTML file; default: report.html beside the results.")] = None,
 ) -> None:
     """Write one HTML page: figures, samples, latency, training curves, recipe, provenance and the results as JSON."""
-    guarded(lambda: _report(run, out))
-
-
-def _report(run: Path | None, out: Path | None) -> None:
     from di4c_cli.report.page import locate, write_page
 
     source = locate(run)

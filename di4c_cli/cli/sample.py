@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from di4c_cli.cli.console import emit_json, guarded, progress, say
+from di4c_cli.cli.console import emit_json, progress, say
 from di4c_cli.errors import UserError
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 MIN_SHARDED_SAMPLES = 2000
 """From this many samples on they go to disk in shards."""
-SUFFIXES = {"image": ".png", "text": ".txt"}
 
 
 def sample(
@@ -82,14 +81,10 @@ def sample(
         "corrector_step": corrector_step,
         "tile": tile,
     }
+    from di4c_cli.generate.request import SampleRequest
 
-    def command() -> None:
-        from di4c_cli.generate.request import SampleRequest
-
-        asked = SampleRequest(student, teacher, steps, n, seed, label, prompt, prompt_file, infill, device, options)
-        _sample(asked, out, batch_size, show_steps, json)
-
-    guarded(command)
+    asked = SampleRequest(student, teacher, steps, n, seed, label, prompt, prompt_file, infill, device, options)
+    _sample(asked, out, batch_size, show_steps, json)
 
 
 def _sample(request: SampleRequest, out: Path | None, batch_size: int | None, show: bool, json: bool) -> None:
@@ -97,9 +92,10 @@ def _sample(request: SampleRequest, out: Path | None, batch_size: int | None, sh
 
     prepared = prepare(request, say)
     text = prepared.model.codec.kind in ("text", "none")
+    suffix = ".txt" if text else ".png"
     sharded = prepared.n >= MIN_SHARDED_SAMPLES or (out is not None and not out.suffix)
-    if out is not None and not sharded and out.suffix != SUFFIXES["text" if text else "image"]:
-        raise UserError(f"{out.name} is not a {SUFFIXES['text' if text else 'image']} file.", "Choose another --out.")
+    if out is not None and not sharded and out.suffix != suffix:
+        raise UserError(f"{out.name} is not a {suffix} file.", "Choose another --out.")
     if sharded and show:
         raise UserError(
             "--show-steps is for a few samples.", f"Use -n below {MIN_SHARDED_SAMPLES} and a file as --out."
@@ -171,7 +167,7 @@ def _all(prepared: PreparedSample, batch_size: int | None, film: Film | None = N
 
 
 def _live(prepared: PreparedSample) -> list[str]:
-    """Text on the terminal while it is written; plain lines when stderr is not a terminal."""
+    """Text on the terminal while it is sampled; plain lines when stderr is not a terminal."""
     from rich.console import Console
     from rich.live import Live
     from rich.text import Text
@@ -180,16 +176,15 @@ def _live(prepared: PreparedSample) -> list[str]:
 
     console, codec = Console(stderr=True), prepared.model.codec
     texts: list[str] = []
-    if not console.is_terminal:
-        for i in range(prepared.n):
-            x = prepared.draw(i, 1, on_step=lambda left, t, x: say(f"t={t:.3g}: {masked_texts(codec, x)[0]}"))
-            texts += codec.decode(x)
-        return texts
     for i in range(prepared.n):
         with Live(console=console, refresh_per_second=20, transient=True) as live:
 
             def update(left: int, t: float, x: Tensor, live: Live = live) -> None:
-                live.update(Text(f"[{left} steps left] {masked_texts(codec, x)[0]}"))
+                text = masked_texts(codec, x)[0]
+                if console.is_terminal:
+                    live.update(Text(f"[{left} steps left] {text}"))
+                else:
+                    say(f"t={t:.3g}: {text}")
 
             texts += codec.decode(prepared.draw(i, 1, on_step=update))
     return texts

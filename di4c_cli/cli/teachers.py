@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from di4c_cli import hub
-from di4c_cli.cli.console import emit_json, guarded, say, show_table
+from di4c_cli.cli.console import emit_json, say, show_table
 from di4c_cli.teacher import plugins, registry
 
 
@@ -19,10 +19,9 @@ def teachers(
 
     Besides these names, any Hub id (user/name@revision) and any local path is accepted.
     """
-    guarded(lambda: _show(name, as_json) if name else _list(as_json))
-
-
-def _list(as_json: bool) -> None:
+    if name:
+        _show(name, as_json)
+        return
     rows = [describe(entry) for entry in registry.entries().values()]
     rows += [
         {"name": name, "source": f"package {point.dist.name if point.dist else point.value}"}

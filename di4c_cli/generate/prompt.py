@@ -11,7 +11,7 @@ from di4c_cli.errors import UserError
 if TYPE_CHECKING:
     from di4c_cli.codec import Codec
 
-MARKER = re.compile(r"\[MASK(?:\*(\d{1,6}))?\]")
+MASK_MARKER = re.compile(r"\[MASK(?:\*(\d{1,6}))?\]")
 """`[MASK]` is one free position, `[MASK*12]` stands for twelve."""
 FREE_POSITION = -1
 
@@ -29,7 +29,7 @@ def prefix(codec: Codec, text: str, length: int) -> list[int]:
 def infill(codec: Codec, text: str, length: int, symbols: int) -> list[int]:
     """All `length` positions of a file: text or, for images, numbers, with markers for the free ones."""
     ids: list[int] = []
-    for place, part in enumerate(MARKER.split(text)):
+    for place, part in enumerate(MASK_MARKER.split(text)):
         if place % 2 == 0:
             ids += encode(codec, part) if codec.kind == "text" else _numbers(part, symbols)
         else:
@@ -44,7 +44,7 @@ def infill(codec: Codec, text: str, length: int, symbols: int) -> list[int]:
 
 def encode(codec: Codec, text: str) -> list[int]:
     """Text to ids; a symbol that the model cannot write is an error."""
-    import torch  # slow; mistakes in flags are told without it
+    import torch  # slow; flags are checked without it
 
     if not text:
         return []

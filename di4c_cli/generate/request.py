@@ -63,7 +63,7 @@ class PreparedSample:
 
     def facts(self) -> dict[str, Any]:
         """How the samples were drawn, for every result."""
-        import torch  # slow; mistakes in flags are told without it
+        import torch  # slow; flags are checked without it
 
         facts = {"model": self.model.name, "seed": self.seed, "n": self.n, **self.plan.settings()}
         facts["device"], facts["threads"] = str(self.model.denoiser.device), torch.get_num_threads()
@@ -74,7 +74,7 @@ class PreparedSample:
         return facts
 
     def sentence(self) -> str:
-        """The same as one line of text."""
+        """The settings of the samples as one line of text."""
         settings = self.plan.settings()
         parts = [
             f"{self.plan.sampler} sampler",
@@ -143,7 +143,7 @@ def _texts(request: SampleRequest) -> tuple[str, str] | None:
 
 
 def _given(texts: tuple[str, str] | None, model: Model) -> Tensor | None:
-    import torch  # slow; mistakes in flags are told without it
+    import torch  # slow; flags are checked without it
 
     if texts is None:
         return None
@@ -173,12 +173,12 @@ def _teacher(request: SampleRequest, model: Model, alone: bool, hybrid: int) -> 
     if request.teacher is None or alone:
         return model.teacher if hybrid else None
     if not hybrid:
-        raise UserError("Two models are named but one samples.", "Drop one, or add --hybrid K.")
+        raise UserError("Two models are named, but only one of them samples.", "Drop one, or add --hybrid K.")
     return load(request.teacher, device=choose_device(request.device))
 
 
 def default_model(say: Say) -> str:
-    """The newest run here, else the embedded student; `say` is told which."""
+    """The newest run in `runs/`, else the embedded student; `say` prints which one it is."""
     from di4c_cli.model import newest_run  # imports torch
 
     run = newest_run()
@@ -191,7 +191,7 @@ def default_model(say: Say) -> str:
 
 def choose_device(name: str | None) -> str:
     """The named device if it exists; without a name CUDA or the CPU."""
-    import torch  # slow; mistakes in flags are told without it
+    import torch  # slow; flags are checked without it
 
     if name is None:
         return "cuda" if torch.cuda.is_available() else "cpu"

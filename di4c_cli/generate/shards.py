@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from di4c_cli import __version__, files
 from di4c_cli.errors import UserError
 from di4c_cli.generate.request import PreparedSample
-
-if TYPE_CHECKING:
-    from di4c_cli.model import Model
+from di4c_cli.metric.features import tensors_digest
 
 MANIFEST = "manifest.json"
 SYMBOLS_PER_SHARD = 1 << 20
-"""About so many: some megabytes, and seconds or minutes of work."""
+"""A shard has about this many symbols: some megabytes, and seconds or minutes of work."""
 
 
 def shard_size(length: int) -> int:
@@ -35,19 +32,11 @@ def identity(prepared: PreparedSample) -> dict[str, Any]:
     """
     facts = {k: v for k, v in prepared.facts().items() if k not in ("n", "device", "threads")}
     given = None if prepared.given is None else prepared.given.tolist()
-    found = {"di4c": __version__, "weights": _weights(prepared.model), "given_symbols": given, **facts}
+    weights = tensors_digest(prepared.model.denoiser.network.state_dict())
+    found = {"di4c": __version__, "weights": weights, "given_symbols": given, **facts}
     if prepared.teacher is not None:
-        found["teacher_weights"] = _weights(prepared.teacher)
+        found["teacher_weights"] = tensors_digest(prepared.teacher.denoiser.network.state_dict())
     return found
-
-
-def _weights(model: Model) -> str:
-    """A hash of a model's tensors."""
-    digest = hashlib.blake2b(digest_size=16)
-    for name, tensor in sorted(model.denoiser.network.state_dict().items()):
-        digest.update(name.encode())
-        digest.update(np.ascontiguousarray(tensor.detach().float().cpu().numpy()).tobytes())
-    return digest.hexdigest()
 
 
 def stream(
@@ -64,9 +53,7 @@ def stream(
     manifest = {"identity": identity(prepared), "shard": size, "length": prepared.length}
     manifest["codec"] = prepared.model.config.codec
     _claim(folder, manifest)
-    narrow = np.uint8 if prepared.model.denoiser.symbols <= 256 else np.uint16
-    if prepared.model.denoiser.symbols > 65_536:
-        narrow = np.int32
+    narrow = np.min_scalar_type(prepared.model.denoiser.symbols - 1)
     for first in range(0, prepared.n, size):
         count = min(size, prepared.n - first)
         path = folder / f"ids-{first // size:05d}.npy"
@@ -87,17 +74,6 @@ def rows(path: Path) -> int:
         return len(np.load(path, mmap_mode="r", allow_pickle=False))
     except (OSError, ValueError, EOFError):
         return 0
-
-
-def read(folder: Path, first: int, count: int) -> np.ndarray:
-    """Samples `first` … as `(count, D)` int64."""
-    size = json.loads((folder / MANIFEST).read_text())["shard"]
-    parts = []
-    for shard in range(first // size, (first + count - 1) // size + 1):
-        ids = np.load(folder / f"ids-{shard:05d}.npy", mmap_mode="r", allow_pickle=False)
-        low = max(0, first - shard * size)
-        parts.append(np.asarray(ids[low : first + count - shard * size], dtype=np.int64))
-    return np.concatenate(parts)
 
 
 def _claim(folder: Path, manifest: dict[str, Any]) -> None:

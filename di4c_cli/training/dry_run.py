@@ -1,10 +1,10 @@
-"""`--dry-run`: everything that can be known of a run without changing anything."""
+"""`--dry-run`: the facts about a run that can be found without changing anything."""
 
 from __future__ import annotations
 
 import copy
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,12 @@ import torch
 from di4c_cli import recipe_file
 from di4c_cli.build import build_on_meta
 from di4c_cli.config import ModelConfig
+from di4c_cli.data.items import TensorItems
 from di4c_cli.data.source import probe
-from di4c_cli.data.stream import Batch, DataSpec
+from di4c_cli.data.stream import DataSpec, Shuffled, Source
 from di4c_cli.errors import Di4cError
 from di4c_cli.memory import peak_memory
 from di4c_cli.model import Model, load
-from di4c_cli.noise import Noise
 from di4c_cli.recipe import Recipe
 from di4c_cli.teacher.reference import remote
 from di4c_cli.teacher.registry import published_config
@@ -36,7 +36,7 @@ TIMED_SAMPLES = 16
 
 @dataclass
 class Preview:
-    """What a run would be; `problems` are the sentences that would stop it."""
+    """The facts about a run; `problems` are the messages of the errors that would stop it."""
 
     recipe: dict[str, Any]
     out: str
@@ -53,7 +53,7 @@ class Preview:
     exit_code: int = 0
 
     def note(self, error: Di4cError) -> str:
-        """Remember what would stop the run; the first problem gives the exit code."""
+        """Record an error that would stop the run; the first one gives the exit code."""
         self.problems.append(str(error))
         self.exit_code = self.exit_code or error.exit_code
         return f"not reached: {error.message}"
@@ -90,12 +90,12 @@ def preview(recipe: Recipe, out: Path, processes: int, device: str | None, measu
 
 
 def _teacher(recipe: Recipe, found: Preview) -> tuple[Model | None, ModelConfig | None]:
-    """The teacher if it is here, else what is known of it; nothing is fetched."""
+    """The teacher if it is local, else the known part of its configuration; nothing is fetched."""
     far = None
     try:
         far = remote(recipe.teacher)
         if far is None or far.cached:
-            # a branch may have moved since: what is here will do for the sizes
+            # the branch may have moved since, but the sizes in the cache are still the same
             model = load(recipe.teacher, weights=recipe.init_weights, offline=far is not None)
             found.teacher = "here"
             return model, model.config
@@ -106,7 +106,7 @@ def _teacher(recipe: Recipe, found: Preview) -> tuple[Model | None, ModelConfig 
 
 
 def _files(recipe: Recipe, out: Path, parameters: int) -> dict[str, int | None]:
-    """What would be written, with sizes in bytes where they are known."""
+    """The files that would be written, with their sizes in bytes where these are known."""
     weights = 4 * parameters
     written: dict[str, int | None] = {
         "recipe.yaml": len(recipe_file.dump(recipe)),
@@ -123,18 +123,10 @@ def _files(recipe: Recipe, out: Path, parameters: int) -> dict[str, int | None]:
     return {f"{out}/{name}": size for name, size in written.items()}
 
 
-class _RandomSymbols:
+def _random_symbols(spec: DataSpec, count: int) -> Source:
     """Random symbols: a step takes as long as with data, and no data is read."""
-
-    def __init__(self, asked: DataSpec) -> None:
-        self.asked, self.length = asked, asked.length
-
-    def read(self, start: int, count: int) -> Batch:
-        """Samples start … start + count - 1."""
-        noise = Noise(0, range(start, start + count), "dry-run")
-        x0 = (noise.uniform("x0", self.length) * self.asked.symbols).long()
-        labels = self.asked.labels
-        return Batch(noise.index, x0, None if labels is None else (noise.uniform("label") * labels).long())
+    label = None if spec.labels is None else torch.randint(spec.labels, (count,))
+    return Shuffled(TensorItems(torch.randint(spec.symbols, (count, spec.length)), label), replace(spec, flip=False))
 
 
 def _measure(
@@ -156,7 +148,8 @@ def _measure(
     context = RunContext(
         Path(), None, StopRequest(loud=False), lambda row: None, lambda step, tensors: None, lambda text: None
     )
-    work = TrainingLoop(accelerator, share, 1, method, _RandomSymbols(data_spec(share, model, 1)), context)
+    source = _random_symbols(data_spec(share, model, 1), share.training.batch)
+    work = TrainingLoop(accelerator, share, 1, method, source, context)
     work.step()
     start = time.monotonic()
     work.step()
@@ -172,7 +165,7 @@ def _measure(
 
 
 def _seconds_of_pool(recipe: Recipe, teacher: Model) -> float:
-    """How long the teacher's own samples of a round would take, from a few of them."""
+    """Seconds for the teacher's own samples of a round, estimated from a few of them."""
     _, count = pool_size(recipe)
     few = min(count, TIMED_SAMPLES)
     if not few:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import psutil
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -18,7 +19,7 @@ from di4c_cli.recipe import Recipe
 from di4c_cli.training.plan import BatchPlan
 from di4c_cli.training.student_init import method_on_meta
 
-FLOAT32 = 4
+FLOAT32_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -38,9 +39,9 @@ class Memory:
         return sum(asdict(self).values())
 
 
-def count(module: nn.Module | None) -> int:
+def count(module: nn.Module) -> int:
     """Number of weights."""
-    return 0 if module is None else sum(parameter.numel() for parameter in module.parameters())
+    return sum(parameter.numel() for parameter in module.parameters())
 
 
 class _Attention(torch.autograd.Function):
@@ -87,8 +88,7 @@ def saved_bytes(denoiser: Denoiser, half: bool) -> int:
         label = None if denoiser.labels is None else torch.zeros(2, dtype=torch.long)
         size = 1 if denoiser.latent is None else denoiser.latent.size
         lam = None if denoiser.latent is None else torch.zeros((2,) if size == 1 else (2, size))
-        hidden = network.body(x, t, label, lam)  # type: ignore[operator]
-        del hidden
+        network.body(x, t, label, lam)  # type: ignore[operator]
     return sum(kept.values()) // 2
 
 
@@ -96,7 +96,7 @@ def activation_bytes(config: ModelConfig, recipe: Recipe, sequences: int) -> int
     """Of `sequences` at once, with the student at u and the teacher beside the student at t."""
     half = recipe.training.precision != "no"
     denoiser = build_on_meta(config)
-    saved, size = saved_bytes(denoiser, half), 2 if half else FLOAT32
+    saved, size = saved_bytes(denoiser, half), 2 if half else FLOAT32_BYTES
     blocks = _blocks(denoiser.network)
     state = denoiser.length * int(getattr(denoiser.network, "width", 1)) * size
     if recipe.training.activation_checkpointing:
@@ -112,8 +112,8 @@ def _blocks(network: nn.Module) -> int:
 def estimate(config: ModelConfig, teacher: ModelConfig, recipe: Recipe, plan: BatchPlan) -> Memory:
     """Peak memory of one process; what the frameworks themselves take comes on top."""
     method = method_on_meta(recipe, config, teacher)
-    weights = count(method) * FLOAT32
-    frozen = count(build_on_meta(teacher)) * FLOAT32 if recipe.method.needs_teacher else 0
+    weights = count(method) * FLOAT32_BYTES
+    frozen = count(build_on_meta(teacher)) * FLOAT32_BYTES if recipe.method.needs_teacher else 0
     sequences = plan.micro * recipe.method.predictions_per_sample
     casts = weights // 2 if recipe.training.precision != "no" else 0
     return Memory(
@@ -121,7 +121,7 @@ def estimate(config: ModelConfig, teacher: ModelConfig, recipe: Recipe, plan: Ba
         teacher=frozen,
         gradients=weights,
         optimizer=2 * weights,
-        ema=count(method.student.network) * FLOAT32,
+        ema=count(method.student.network) * FLOAT32_BYTES,
         activations=activation_bytes(config, recipe, sequences),
         loss_chunk=recipe.method.chunk_bytes + recipe.method.cache_bytes,
     )
@@ -131,6 +131,4 @@ def available(device: torch.device) -> int:
     """Bytes free on a device."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    import psutil
-
     return int(psutil.virtual_memory().available)

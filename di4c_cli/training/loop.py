@@ -187,7 +187,7 @@ class TrainingLoop:
             self.context.warn(f"Step {self.progress.step}: {warning}")
 
     def _diagnosis(self, saved_at: int) -> Failure:
-        """Why the run gives up, where the last good weights are, what to try."""
+        """Why the run stops, where the last good weights are, and what to change."""
         progress, precision = self.progress, self.recipe.training.precision
         first = progress.step - progress.bad_in_a_row + 1
         kept = checkpoint_folders(self.context.checkpoints)

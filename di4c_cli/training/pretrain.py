@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from di4c_cli.model_folder import save_folder
 from di4c_cli.noise import Noise
 from di4c_cli.tasks.config import PretrainConfig
 from di4c_cli.tasks.registry import get_task
+from di4c_cli.training.ema import Ema
 
 LabelledSamples = tuple[Tensor, Tensor | None]
 """x0 `(N, D)` and labels `(N,)`, if any."""
@@ -98,23 +99,20 @@ def save_teacher(config: PretrainConfig, denoiser: Denoiser, history: PretrainHi
 
 @dataclass
 class PretrainHistory:
-    """Validation losses by step, and the best one."""
+    """The best validation loss so far."""
 
-    rows: list[dict[str, float]] = field(default_factory=list)
     best: float = float("inf")
     best_step: int = 0
     stale: int = 0
     """Evaluations since the best one."""
     seconds: float = 0.0
 
-    def add(self, row: dict[str, float]) -> dict[str, float]:
-        """Record an evaluation and return it."""
-        self.rows.append(row)
-        if row["held_out"] < self.best:
-            self.best, self.best_step, self.stale = row["held_out"], int(row["step"]), 0
+    def add(self, step: int, held_out: float) -> None:
+        """Record an evaluation."""
+        if held_out < self.best:
+            self.best, self.best_step, self.stale = held_out, step, 0
         else:
             self.stale += 1
-        return row
 
 
 def denoising_loss(
@@ -163,7 +161,8 @@ def train(
         denoiser.parameters(), settings.lr, betas=settings.betas, weight_decay=settings.weight_decay
     )
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, partial(_rate, config))
-    average, best, history = copy.deepcopy(denoiser), copy.deepcopy(denoiser), PretrainHistory()
+    average, best = copy.deepcopy(denoiser), copy.deepcopy(denoiser)
+    ema, history = Ema(denoiser, training.ema), PretrainHistory()
     start = time.monotonic()
     for step in range(1, training.iterations + 1):
         loss = _batch_loss(denoiser, samples, config, step)
@@ -172,12 +171,14 @@ def train(
         torch.nn.utils.clip_grad_norm_(denoiser.parameters(), settings.clip or float("inf"))
         optimizer.step()
         scheduler.step()
-        _update_average(average, denoiser, min(training.ema, (1 + step) / (10 + step)))
+        ema.update(denoiser)
         if step % config.evaluate_every and step != training.iterations:
             continue
+        average.load_state_dict(ema.mean)
         figure = validate(average, *held_out, config.time_low)
-        row = {"step": step, "train": float(loss.detach()), "held_out": figure}
-        report(history.add({**row, "seconds": time.monotonic() - start}))
+        history.add(step, figure)
+        seconds = time.monotonic() - start
+        report({"step": step, "train": float(loss.detach()), "held_out": figure, "seconds": seconds})
         if history.best_step == step:
             best.load_state_dict(average.state_dict())
         elif history.stale >= config.patience:
@@ -204,10 +205,3 @@ def _batch_loss(denoiser: Denoiser, samples: LabelledSamples, config: PretrainCo
         label = torch.where(noise.uniform("drop") < config.training.label_dropout, -1, labels[pick])
     t, x0 = _times(noise, config.time_low), x[pick]
     return denoising_loss(denoiser, x0, label, t, noise.uniform("corrupt", x0.shape[1]), True).mean()
-
-
-@torch.no_grad()
-def _update_average(average: Denoiser, denoiser: Denoiser, decay: float) -> None:
-    """One step of the EMA."""
-    for mean, value in zip(average.parameters(), denoiser.parameters(), strict=True):
-        mean.lerp_(value, 1 - decay)

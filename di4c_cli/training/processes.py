@@ -41,7 +41,9 @@ Value = TypeVar("Value")
 class MainProcessError(Di4cError):
     """The main process failed and reports it; the others end without a message and with its exit code."""
 
-    quiet = True
+    def __init__(self, exit_code: int) -> None:
+        super().__init__("")
+        self.exit_code = exit_code
 
 
 class Stopped(Di4cError):
@@ -103,11 +105,6 @@ def idle_mps() -> bool:
     return torch.backends.mps.is_available() and not torch.cuda.is_available()
 
 
-def training_device(device: str | None) -> str:
-    """The device on which one process trains with this `--device`."""
-    return device or ("cpu" if on_cpu(device) else "cuda")
-
-
 def check_device(device: str | None) -> None:
     """Reject a device that this machine does not have, and one numbered GPU for several processes."""
     if device is None:
@@ -137,9 +134,7 @@ def on_main(accelerator: Accelerator, action: Callable[[], Value]) -> Value:
             raise
     broadcast_object_list(message)
     if message[1] is not None:
-        failed = MainProcessError("The main process stopped.")
-        failed.exit_code = message[1]
-        raise failed
+        raise MainProcessError(message[1])
     value: Value = message[0]
     return value
 

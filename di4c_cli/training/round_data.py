@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import torch
 
@@ -17,8 +16,8 @@ ANNOUNCED_POOL = 1000
 """Number of teacher samples from which on their drawing is announced."""
 
 
-def data_spec(recipe: Recipe, teacher: Model, round_number: int) -> DataSpec:
-    """What a round asks of its data."""
+def data_spec(recipe: Recipe, teacher: Model, round_number: int, device: torch.device | str = "cpu") -> DataSpec:
+    """The requirements of a round for its data."""
     denoiser, training = teacher.denoiser, recipe.training
     return DataSpec(
         recipe.seed,
@@ -28,12 +27,13 @@ def data_spec(recipe: Recipe, teacher: Model, round_number: int) -> DataSpec:
         denoiser.labels,
         training.label_dropout,
         training.flip,
+        device,
     )
 
 
 def open_round_data(recipe: Recipe, teacher: Model, round_number: int, device: torch.device) -> Source:
     """The recipe's data for one round."""
-    return open_source(recipe.data, teacher, replace(data_spec(recipe, teacher, round_number), device=device))
+    return open_source(recipe.data, teacher, data_spec(recipe, teacher, round_number, device))
 
 
 def pool_size(recipe: Recipe) -> tuple[float, int]:

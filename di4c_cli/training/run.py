@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -51,7 +51,7 @@ class RunOptions:
     force: bool = False
     report: Report = _silent
     say: Callable[[str], None] = _silent
-    dtype: torch.dtype = field(default=torch.float32)
+    dtype: torch.dtype = torch.float32
 
 
 @dataclass(frozen=True)

@@ -6,17 +6,18 @@ import fcntl
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from enum import Enum
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import ValidationError
 
 from di4c_cli import files, recipe_file
 from di4c_cli.errors import UserError
 from di4c_cli.recipe import Recipe
+from di4c_cli.teacher import safe
 
 CHECKPOINT_PREFIX = "step-"
 CHANGEABLE_KEYS = {
@@ -38,7 +39,7 @@ def checkpoint_folders(root: Path) -> list[Path]:
 
 
 class RunState(Enum):
-    """RunState of a run folder with respect to a recipe."""
+    """State of a run folder with respect to a recipe."""
 
     NEW = "new"
     UNFINISHED = "unfinished"
@@ -100,7 +101,9 @@ class RunFolder:
                 )
             return RunState.NEW
         hint = "Choose another --out, or --force moves the old run aside."
-        stored = _read_recipe(self.recipe)
+        stored = safe.read_tree(self.recipe)
+        if stored is None:
+            raise UserError(f"{self.recipe} is not a readable recipe.", hint)
         recipe_file.check_renamed_keys(recipe_file.dotted_keys(stored), f"The run in {self.path}", hint)
         found = differences(_with_defaults(stored), recipe.model_dump(mode="json"))
         if found:
@@ -111,18 +114,11 @@ class RunFolder:
         """Rename an existing folder to a free name, unless a run is writing to it; None if there is no folder."""
         if not self.path.exists():
             return None
-        if (self.path / ".lock").is_file():
-            with self.lock():
-                return self._rename()
-        return self._rename()
-
-    def _rename(self) -> Path:
-        stamp = time.strftime("%Y%m%d-%H%M%S")
-        target, number = self.path.with_name(f"{self.path.name}.old-{stamp}"), 1
-        while target.exists():
-            number += 1
-            target = self.path.with_name(f"{self.path.name}.old-{stamp}-{number}")
-        self.path.rename(target)
+        name = f"{self.path.name}.old-{time.strftime('%Y%m%d-%H%M%S')}"
+        names = chain([name], (f"{name}-{number}" for number in count(2)))
+        target = next(path for path in map(self.path.with_name, names) if not path.exists())
+        with self.lock() if (self.path / ".lock").is_file() else nullcontext():
+            self.path.rename(target)
         return target
 
     def start(self, recipe: Recipe) -> None:
@@ -151,16 +147,6 @@ class RunFolder:
 def _is_leftover(name: str) -> bool:
     """Whether a name is the lock or an incomplete file of a process that was killed at its start."""
     return name == ".lock" or (name.startswith(".") and name.endswith(".part"))
-
-
-def _read_recipe(path: Path) -> dict[str, Any]:
-    try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError):
-        tree = None
-    if not isinstance(tree, dict):
-        raise UserError(f"{path} is not a readable recipe.", "Choose another --out, or --force moves the folder aside.")
-    return tree
 
 
 def _with_defaults(tree: dict[str, Any]) -> dict[str, Any]:

@@ -1,14 +1,13 @@
-"""Running a sweep: every row is a run of its own, trained or resumed; then all of them are evaluated."""
+"""Measuring a sweep: every row is a run of its own; the teacher and all students are evaluated together."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-
-import torch
 
 from di4c_cli.errors import UserError
 from di4c_cli.evaluation.models import EvaluatedModel
-from di4c_cli.evaluation.protocol import steps_protocol
+from di4c_cli.evaluation.protocol import EvaluationProtocol, steps_protocol
 from di4c_cli.evaluation.results import Results
 from di4c_cli.evaluation.run import Evaluation
 from di4c_cli.evaluation.scorers import ScorerContext, make_scorers
@@ -16,26 +15,22 @@ from di4c_cli.model import load, load_folder
 from di4c_cli.recipe import Recipe
 from di4c_cli.tasks.base import ImageTask
 from di4c_cli.tasks.registry import task_of
-from di4c_cli.training.run import RunOptions, distill
 from di4c_cli.training.sweep_recipe import Sweep, SweepRow
 
 TEACHER_ROW = "teacher"
 
 
-def train_row(recipe: Recipe, folder: Path, options: RunOptions) -> None:
-    """One run; Ctrl-C leaves it resumable like any other."""
-    distill(recipe, folder, options)
+def sweep_protocol(sweep: Sweep, samples: int) -> EvaluationProtocol:
+    """Teacher and students down, the sweep's step counts across, its metrics in each cell."""
+    names = [TEACHER_ROW, *(row.label for row in sweep.rows)]
+    protocol = steps_protocol(sweep.name, sweep.summary, names, sweep.steps, samples)
+    return replace(protocol, metrics=tuple(sweep.metrics), shape="together")
 
 
 def measure_rows(
-    sweep: Sweep,
-    rows: list[tuple[SweepRow, Recipe]],
-    out: Path,
-    samples: int,
-    seed: int,
-    device: torch.device | str = "cpu",
+    protocol: EvaluationProtocol, rows: list[tuple[SweepRow, Recipe]], out: Path, seed: int, device: str = "cpu"
 ) -> Results:
-    """Teacher and students at the sweep's step counts, with the scorer of their toy task."""
+    """Teacher and students at the protocol's step counts, with the scorer of their toy task."""
     teacher = load(rows[0][1].teacher, device, weights=rows[0][1].init_weights)
     task = task_of(teacher)
     if task is None:
@@ -47,8 +42,6 @@ def measure_rows(
     for row, _ in rows:
         folder = out / row.folder / "student"
         models.append(EvaluatedModel(row.label, load_folder(folder).to(device), str(folder)))
-    names = [one.row for one in models]
-    protocol = steps_protocol(sweep.name, sweep.summary, names, sweep.steps, samples)
     name = "features" if isinstance(task, ImageTask) else "ngram"
-    scorers = make_scorers([name], ScorerContext(teacher, task, samples, out))
-    return Evaluation(protocol, models, scorers, samples, seed, out, task).run()
+    scorers = make_scorers([name], ScorerContext(teacher, task, protocol.n, out))
+    return Evaluation(protocol, models, scorers, protocol.n, seed, out, task).run()

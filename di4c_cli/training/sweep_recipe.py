@@ -38,7 +38,9 @@ class Sweep(Section):
     set: dict[str, Any] = Field(default_factory=dict, description="values common to all rows")
     steps: list[int] = Field(min_length=1, description="sampling steps, the columns of the table")
     samples: int = Field(2000, ge=2, description="samples for each figure")
-    metrics: list[str] = Field(default_factory=lambda: ["frechet", "is"], description="figures in each cell")
+    metrics: list[str] = Field(
+        default_factory=lambda: ["frechet", "is"], min_length=1, description="figures in each cell"
+    )
     rows: list[SweepRow] = Field(min_length=1, description="`label` and `set`, dotted keys and values, of each student")
 
 

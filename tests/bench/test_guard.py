@@ -10,13 +10,12 @@ import pytest
 import typer
 from typer.main import get_command
 
-from benchmarks import guard, train
-from di4c_cli.cli.app import app
+from benchmarks import guard, latency, train
 
 SMALL: dict[str, Any] = {
     "tolerance": 0.25,
     "benchmarks": {
-        "a": {"command": ["di4c_cli", "bench-latency"], "ratios": {"overhead": {"worse": "higher", "value": 1.0}}},
+        "a": {"command": ["benchmarks.latency"], "ratios": {"overhead": {"worse": "higher", "value": 1.0}}},
         "b": {"command": ["benchmarks.train"], "ratios": {"dense_over_ours": {"worse": "lower", "value": 2.0}}},
     },
 }
@@ -28,7 +27,7 @@ def play(tmp_path: Path, overhead: tuple[float, float], dense: float, *words: st
     path.write_text(json.dumps(SMALL))
     low, high = overhead
     answers = {
-        "di4c_cli": {"results": [{"overhead": {"ratio": (low + high) / 2, "low": low, "high": high}}]},
+        "benchmarks.latency": {"results": [{"overhead": {"ratio": (low + high) / 2, "low": low, "high": high}}]},
         "benchmarks.train": {"dense_over_ours": dense},
     }
     return guard.main(list(words), lambda command: answers[command[0]], path), path
@@ -79,18 +78,13 @@ def test_find_divides_two_figures() -> None:
 
 def test_baseline_is_complete_and_its_commands_are_valid() -> None:
     """It is complete, and the benchmarks accept the options of its commands."""
-    trainer = typer.Typer()
-    trainer.command()(train.main)
+    modules = {"benchmarks.latency": latency, "benchmarks.train": train}
     baseline = json.loads(guard.BASELINE.read_text(encoding="utf-8"))
     assert 0 < baseline["tolerance"] <= 0.5
     for benchmark in baseline["benchmarks"].values():
         module, *words = benchmark["command"]
-        if module == "di4c_cli":
-            name, *words = words
-            command = get_command(app).commands[name]  # type: ignore[attr-defined]
-        else:
-            assert module == "benchmarks.train"
-            command = get_command(trainer)
-        command.make_context(module, words)
+        program = typer.Typer()
+        program.command()(modules[module].main)
+        get_command(program).make_context(module, words)
         for rule in benchmark["ratios"].values():
             assert rule["value"] > 0 and rule["worse"] in ("higher", "lower")

@@ -1,4 +1,4 @@
-"""`di4c bench-latency`: the arithmetic of intervals, the turns, the table and the last line."""
+"""`di4c bench-latency` and `benchmarks.latency`: intervals, turns, table, last line and yardsticks."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import typer
 from scipy.stats import wilcoxon
 from typer.testing import CliRunner
 
-from di4c_cli.bench import textbook
-from di4c_cli.bench.latency import describe, interleaved, measure, paired_ratio
+from benchmarks import textbook
+from benchmarks.latency import compare
+from benchmarks.latency import main as compare_main
+from di4c_cli.bench.latency import describe, interleaved, paired_ratio
 from di4c_cli.bench.pairs import SHAPES, ModelPair, random_pair
 from di4c_cli.cli.app import app
 from di4c_cli.denoiser import Denoiser
@@ -75,9 +78,9 @@ def test_describe_summarises_one_side() -> None:
 
 
 @pytest.mark.parametrize("way", [{}, {"sampler": "confidence", "guidance": 2.0}])
-def test_measure_compares_all_four_sides(way: dict[str, object]) -> None:
+def test_compare_measures_all_four_sides(way: dict[str, object]) -> None:
     settings = SamplingPlan(steps=3, **way)  # type: ignore[arg-type]
-    result = measure(ModelPair("tiny", tiny(False), tiny(True), settings, batch=2), 10, 1, compare=True)
+    result = compare(ModelPair("tiny", tiny(False), tiny(True), settings, batch=2), 10, 1)
     assert list(result["sides"]) == ["teacher", "student", "body only", "textbook"]
     assert all(len(side["seconds"]) == 10 and side["peak_mb"] > 1 for side in result["sides"].values())
     for key in ("overhead", "over_body", "textbook_over_ours"):
@@ -120,6 +123,18 @@ def test_bench_latency_states_a_reduced_batch(monkeypatch: pytest.MonkeyPatch) -
     last = json.loads(done.stdout.splitlines()[-1])
     assert last["bench"] == "latency" and last["results"][0]["batch"] == 1
     assert "OpenWebText" in done.stdout and "teacher (sec.)" in done.stdout
+
+
+@pytest.mark.slow
+def test_benchmark_compares_a_student_with_the_yardsticks() -> None:
+    program = typer.Typer()
+    program.command()(compare_main)
+    words = ["--student", "tiny-text-student", "--steps", "1", "--batch-size", "1", "--warmup", "1"]
+    done = CliRunner().invoke(program, words)
+    assert done.exit_code == 0, done.output
+    (result,) = json.loads(done.stdout.splitlines()[-1])["results"]
+    assert {"overhead", "over_body", "textbook_over_ours"} <= result.keys() and result["batch"] == 1
+    assert "textbook 32-bit sampler / ours" in done.stdout
 
 
 MISTAKES = [

@@ -96,7 +96,7 @@ def test_guarded_reports_lack_of_memory_in_one_sentence(
         raise error
 
     with pytest.raises(typer.Exit) as ended:
-        guarded(command)
+        guarded(command)()
     said = capsys.readouterr().err
     assert ended.value.exit_code == 1 and said.count("\n") == 1
     assert f"Out of memory on {place}." in said and "--micro-batch 1" in said
@@ -104,7 +104,7 @@ def test_guarded_reports_lack_of_memory_in_one_sentence(
 
 def test_guarded_passes_other_runtime_errors() -> None:
     with pytest.raises(RuntimeError, match="a bug"):
-        guarded(lambda: (_ for _ in ()).throw(RuntimeError("a bug")))
+        guarded(lambda: (_ for _ in ()).throw(RuntimeError("a bug")))()
 
 
 def test_completion_is_offered() -> None:

@@ -46,11 +46,11 @@ def test_distill_ends_with_the_next_commands(teacher: Path, tmp_path: Path) -> N
 
 
 def test_resolve_takes_the_embedded_digits_by_default() -> None:
-    recipe, name = resolve(None, None, {}, [])
+    recipe, name = resolve(None, None, {"teacher": None}, [])
     assert (recipe.teacher, recipe.data, name) == ("tiny-digits", "embedded", "tiny-digits")
-    recipe, name = resolve("sdtt-7", None, {"rounds": 2}, [])
+    recipe, name = resolve(None, None, {"teacher": "sdtt-7", "rounds": 2}, [])
     assert (recipe.teacher, recipe.rounds, name) == ("sdtt-7", 2, "sdtt-7")
-    recipe, name = resolve("mdlm", None, {}, ["method.alpha.kind=const", "training.batch=6"])
+    recipe, name = resolve(None, None, {"teacher": "mdlm"}, ["method.alpha.kind=const", "training.batch=6"])
     assert isinstance(recipe.method, Di4CConfig)
     assert (recipe.teacher, name, recipe.method.alpha.kind, recipe.training.batch) == ("mdlm", "sdtt-7", "const", 6)
 
@@ -67,7 +67,7 @@ def test_resolve_takes_the_embedded_digits_by_default() -> None:
     ],
 )
 def test_resolve_finds_the_recipe_of_a_method(teacher: str | None, recipe: str | None, method: str, name: str) -> None:
-    resolved, found = resolve(teacher, recipe, {}, [], method)
+    resolved, found = resolve(recipe, method, {"teacher": teacher}, [])
     assert (found, resolved.method.name) == (name, method)
     assert teacher is None or resolved.teacher == teacher
 

@@ -17,7 +17,10 @@ __all__ = ["digits", "judge_folder", "text_pair"]
 
 
 def run(*words: object) -> Result:
-    return CliRunner().invoke(app, [str(word) for word in words])
+    texts = [str(word) for word in words]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.argv", ["di4c", *texts])
+        return CliRunner().invoke(app, texts)
 
 
 def refused(*words: object) -> str:
@@ -99,7 +102,7 @@ def test_compare_rejects_other_protocols(evaluated: Path) -> None:
     ("words", "sentence"),
     [
         (["--steps", "0"], "not above 0"),
-        (["--steps", "two"], "not a list of numbers"),
+        (["--steps", "two"], "not a list of whole numbers"),
         (["--protocol", "cifar10"], "Did you mean"),
         (["--student", "nowhere-at-all"], "nowhere-at-all"),
         (["--model", "di4c-d"], "is not ROW=REF"),

@@ -9,10 +9,10 @@ from typer.testing import CliRunner
 
 from di4c_cli import recipe_file
 from di4c_cli.cli.app import app
-from di4c_cli.cli.sweep import paper_table
 from di4c_cli.errors import UserError
-from di4c_cli.training.run import RunOptions
-from di4c_cli.training.sweep import measure_rows, train_row
+from di4c_cli.report.table import protocol_tables
+from di4c_cli.training.run import RunOptions, distill
+from di4c_cli.training.sweep import measure_rows, sweep_protocol
 from di4c_cli.training.sweep_recipe import Sweep, SweepRow, read_sweep, row_recipes
 
 
@@ -69,13 +69,15 @@ def test_sweep_trains_and_measures_every_row(teacher: Path, tmp_path: Path) -> N
     overrides = {"teacher": str(teacher), "training.iterations": 2, "training.batch": 2}
     rows = row_recipes(sweep, None, overrides)
     for row, recipe in rows:
-        train_row(recipe, tmp_path / row.folder, RunOptions())
+        distill(recipe, tmp_path / row.folder, RunOptions())
     assert sorted(path.name for path in tmp_path.iterdir()) == ["l-2", "l-4"]
-    results = measure_rows(sweep, rows, tmp_path, samples=60, seed=0)
-    head, body = paper_table(results, ["frechet", "is"])
-    assert head == ["method", "1 step, frechet", "1 step, is", "2 steps, frechet", "2 steps, is"]
-    assert [line[0] for line in body] == ["teacher", "L = 2", "L = 4"]
-    assert all(cell != "-" for line in body for cell in line)
+    protocol = sweep_protocol(sweep, samples=60)
+    results = measure_rows(protocol, rows, tmp_path, seed=0)
+    (table,) = protocol_tables(results, protocol)
+    assert "Fréchet distance" in table.title and "inception score" in table.title
+    assert table.header == ["", "1 step", "2 steps"]
+    assert [line[0] for line in table.rows] == ["teacher", "L = 2", "L = 4"]
+    assert all(" / " in cell and "–" not in cell for line in table.rows for cell in line[1:])
 
 
 def test_measure_rows_uses_the_training_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +87,7 @@ def test_measure_rows_uses_the_training_device(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr("di4c_cli.training.sweep.load", load)
     sweep = read_sweep("ablations/alpha")
     with pytest.raises(UserError, match="tiny-digits on cuda:1"):
-        measure_rows(sweep, row_recipes(sweep, None, {}), tmp_path, 10, 0, "cuda:1")
+        measure_rows(sweep_protocol(sweep, 10), row_recipes(sweep, None, {}), tmp_path, 0, "cuda:1")
 
 
 def test_sweep_rejects_too_few_samples_before_the_training() -> None:
