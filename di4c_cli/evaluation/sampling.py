@@ -18,7 +18,6 @@ from di4c_cli.errors import UserError
 from di4c_cli.evaluation.models import EvaluatedModel
 from di4c_cli.evaluation.parts import Scores, identity
 from di4c_cli.evaluation.protocol import CellSpec, EvaluationProtocol
-from di4c_cli.evaluation.protocols import ABSTRACT
 from di4c_cli.evaluation.sample_files import read_array, read_texts
 from di4c_cli.model import Model
 from di4c_cli.sampler.plan import SamplingPlan
@@ -77,7 +76,7 @@ class CellSampling:
         self.evaluated, self.cell, self.seed, self.prompts = evaluated, cell, seed, prompts
         self.model = evaluated.model
         self.labels = cell.label or labels
-        self.options = cell.sampling()
+        self.options = cell.options
         self.teacher = teacher if self.options.get("hybrid") else None
         if self.options.get("hybrid") and teacher is None:
             raise UserError("A hybrid cell needs the teacher.", "Name it with --teacher.")
@@ -172,9 +171,9 @@ def _ids(protocol: EvaluationProtocol, codec: Text, task: ToyTask | None, file: 
         return torch.from_numpy(array[:, :count])
     if file is None and task is not None:
         return task.data.held_out[:MAX_TASK_PROMPTS, :count]
-    if file is None and protocol.scorers != ():
+    if file is None and not protocol.prompts.text:
         raise UserError(f"{protocol.name} continues prompts.", "Name them with --prompts FILE.txt, one per line.")
-    texts = [ABSTRACT] if file is None else read_texts(file)
+    texts = [protocol.prompts.text] if file is None else read_texts(file)
     encoded = [codec.encode(text)[:count] for text in texts]
     long = [ids for ids in encoded if len(ids) == count]
     if not long:

@@ -9,7 +9,7 @@ import pytest
 from di4c_cli.errors import UserError
 from di4c_cli.evaluation.config import EvaluationConfig, ScorerOptions
 from di4c_cli.evaluation.pipeline import prepare
-from di4c_cli.evaluation.protocols import ABSTRACT, PROTOCOLS, get_protocol
+from di4c_cli.evaluation.protocols import PROTOCOLS, get_protocol
 from di4c_cli.evaluation.results import Results
 from di4c_cli.report.summary import equal_entropy, interpolate
 
@@ -105,8 +105,10 @@ def test_mauve_protocol_compares_with_real_texts(
 
 def test_owt_samples_continues_the_abstract(text_pair: tuple[Path, Path], tmp_path: Path) -> None:
     results = _run("owt-samples", text_pair, tmp_path / "a")
+    prompts = get_protocol("owt-samples").prompts
+    assert prompts is not None and prompts.text.startswith("Diffusion models have")
     assert [(c.column, c.row) for c in results.cells[:2]] == [("4 steps", "teacher"), ("4 steps", "student")]
-    assert all(cell.samples[0].startswith(ABSTRACT[:12]) and not cell.figures for cell in results.cells)
+    assert all(cell.samples[0].startswith(prompts.text[:12]) and not cell.figures for cell in results.cells)
 
 
 def test_evaluation_over_temperatures_is_a_frontier(
