@@ -87,8 +87,7 @@ def _eval(config: EvaluationConfig, json: bool, typed: str) -> None:
         with progress("samples", evaluation.total) as advance:
             results = evaluation.run(advance).model_copy(update={"command": typed})
         done.append(results)
-        out = evaluation.out or Path(".")
-        for path in write_all(results, out, run_of(out)):
+        for path in write_all(results, evaluation.out, run_of(evaluation.out)):
             say(f"wrote {path}")
         if not json:
             show(results, evaluation.protocol if config.protocol else None)

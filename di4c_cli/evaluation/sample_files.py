@@ -9,10 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from di4c_cli.data.images import open_image
+from di4c_cli.data.images import SUFFIXES, open_image
 from di4c_cli.errors import UserError
 
-IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 TEXT_SUFFIXES = (".txt", ".jsonl")
 IMAGES_PER_BATCH = 500
 
@@ -82,18 +81,13 @@ def _array(path: Path) -> Iterator[np.ndarray]:
 
 def files_of(path: Path) -> list[Path]:
     """The files that `image_batches` reads, in its order."""
-    return sorted(p for p in path.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES) if path.is_dir() else [path]
+    return sorted(p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES) if path.is_dir() else [path]
 
 
 def _folder(path: Path) -> Iterator[np.ndarray]:
     names = files_of(path)
     for start in range(0, len(names), IMAGES_PER_BATCH):
-        images = [_picture(name) for name in names[start : start + IMAGES_PER_BATCH]]
+        images = [np.asarray(open_image(name)) for name in names[start : start + IMAGES_PER_BATCH]]
         if len({image.shape for image in images}) > 1:
             raise UserError(f"The images of {path} have different sizes.", "Resize them to one size.")
         yield np.stack(images)
-
-
-def _picture(path: Path) -> np.ndarray:
-    """Grey stays grey, everything else becomes RGB."""
-    return np.asarray(open_image(path))

@@ -57,18 +57,20 @@ class Counting:
 
 
 def compare_pair(
-    teacher: Model, pupil: Model, steps: tuple[int, ...], n: int, seed: int = 0, repeats: int = 1
+    teacher: Model, pupil: Model, steps: tuple[int, ...], n: int, out: Path, seed: int = 0, repeats: int = 1
 ) -> Results:
     """Teacher and student against steps, measured by the digits' own scorers."""
     plain = steps_protocol("tiny-digits", "test", ("teacher", "student"), steps, n)
     protocol = replace(plain, labels="none", repeats=repeats)
     models = [EvaluatedModel("teacher", teacher), EvaluatedModel("student", pupil)]
     scorers = make_scorers(["features", "memorisation"], ScorerContext(teacher, DIGITS, n, Path()))
-    return Evaluation(protocol, models, scorers, n, seed, task=DIGITS).run()
+    return Evaluation(protocol, models, scorers, n, seed, out, DIGITS).run()
 
 
-def test_evaluation_gives_the_figures_of_all_samples_at_once(teacher: Model, pupil: Model, small_parts: None) -> None:
-    results = compare_pair(teacher, pupil, (2,), n=120, seed=3)
+def test_evaluation_gives_the_figures_of_all_samples_at_once(
+    teacher: Model, pupil: Model, tmp_path: Path, small_parts: None
+) -> None:
+    results = compare_pair(teacher, pupil, (2,), 120, tmp_path, seed=3)
     data, decode = DIGITS.data, DIGITS.codec.decode
     reference, _ = DIGITS.classifier.embed(decode(data.held_out))
     for row, model in (("teacher", teacher), ("student", pupil)):
@@ -91,10 +93,10 @@ def test_evaluation_gives_the_figures_of_all_samples_at_once(teacher: Model, pup
 
 
 @pytest.mark.slow
-def test_evaluation_repeats_every_cell_with_further_seeds(teacher: Model, pupil: Model) -> None:
+def test_evaluation_repeats_every_cell_with_further_seeds(teacher: Model, pupil: Model, tmp_path: Path) -> None:
     """Each repeat is the evaluation with its seed; the figure is their mean with Student's interval."""
-    results = compare_pair(teacher, pupil, (1, 2), n=40, seed=4, repeats=3)
-    alone = [compare_pair(teacher, pupil, (1, 2), n=40, seed=seed) for seed in (4, 5, 6)]
+    results = compare_pair(teacher, pupil, (1, 2), 40, tmp_path, seed=4, repeats=3)
+    alone = [compare_pair(teacher, pupil, (1, 2), 40, tmp_path / f"{seed}", seed=seed) for seed in (4, 5, 6)]
     for cell in results.cells:
         figure = cell.figures["frechet"]
         found = [other.cell(*cell.key) for other in alone]
@@ -118,7 +120,7 @@ def test_memorisation_scorer_of_text_compares_words() -> None:
 
 
 def test_results_say_how_they_were_obtained(teacher: Model, pupil: Model, tmp_path: Path) -> None:
-    results = compare_pair(teacher, pupil, (1,), n=60, seed=4)
+    results = compare_pair(teacher, pupil, (1,), 60, tmp_path, seed=4)
     cell = results.cells[0]
     assert (cell.n, cell.seed, cell.labels) == (60, 4, "unconditional")
     assert cell.settings["sampler"] == "analytical" and cell.settings["dtype"] == "float64"
