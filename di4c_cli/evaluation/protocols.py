@@ -28,9 +28,9 @@ def read_protocol(name: str, entry: Mapping[str, Any]) -> EvaluationProtocol:
     """A protocol as an entry of `protocols.yaml` describes it."""
     cells = tuple(_cell(values, entry) for cell in entry["cells"] for values in _expand(cell))
     prompts = PromptSpec(**entry["prompts"]) if "prompts" in entry else None
-    plain = {key: entry[key] for key in ("title", "n", "labels", "shape") if key in entry}
-    lists = {key: tuple(entry[key]) for key in ("metrics", "notes", "scorers") if key in entry}
-    return EvaluationProtocol(name, cells=cells, prompts=prompts, **plain, **lists)
+    rest: dict[str, Any] = {key: entry[key] for key in ("title", "n", "labels", "shape") if key in entry}
+    rest |= {key: tuple(entry[key]) for key in ("metrics", "notes", "scorers") if key in entry}
+    return EvaluationProtocol(name, cells=cells, prompts=prompts, **rest)
 
 
 def _expand(entry: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

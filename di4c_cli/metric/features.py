@@ -24,15 +24,6 @@ def tensors_digest(tensors: dict[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def file_digest(path: Path) -> str:
-    """A hash of a file's bytes."""
-    digest = hashlib.blake2b(digest_size=8)
-    with path.open("rb") as handle:
-        while block := handle.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
-
-
 class FeatureNetwork(ABC):
     """uint8 images `(n, H, W)` or `(n, H, W, 3)` to features `(n, F)` and perhaps probabilities."""
 
@@ -102,7 +93,8 @@ class ScriptedFeatures(FeatureNetwork):
         except (RuntimeError, ValueError) as error:
             first = str(error).splitlines()[0]
             raise UserError(f"{path} is not a TorchScript file: {first}.", "Export it with torch.jit.save.") from error
-        self.name, self.digest = f"{path.name} ({feature_input})", f"{file_digest(path)}-{feature_input}"
+        digest = hashlib.blake2b(path.read_bytes(), digest_size=8).hexdigest()
+        self.name, self.digest = f"{path.name} ({feature_input})", f"{digest}-{feature_input}"
         self.device, self.chunk, self.feature_input = torch.device(device), chunk, feature_input
 
     @torch.no_grad()

@@ -38,16 +38,6 @@ class ScorerContext:
     prompts: PromptSpec | None = None
     image_size: tuple[int, ...] = ()
 
-    @property
-    def prompt(self) -> int:
-        """Tokens of a prompt; 0 without prompts."""
-        return self.prompts.given if self.prompts else 0
-
-    @property
-    def group(self) -> int:
-        """Continuations of a prompt; 0 without prompts."""
-        return self.prompts.times if self.prompts else 0
-
     def sample_size(self) -> tuple[int, ...]:
         """Shape of one decoded image."""
         if self.image_size or self.model is None:
