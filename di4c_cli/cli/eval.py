@@ -174,13 +174,13 @@ def show(results: Results, protocol: EvaluationProtocol | None = None) -> None:
     repeats = f", {first.repeats} repeats" if first.repeats > 1 else ""
     title = f"{results.title}, n = {first.n}, seed {first.seed}{repeats}"
     if protocol is None or not results.metrics:
-        header, rows = overview(results)
-        show_table(title, header, rows)
+        tables, beside = [overview(results)], ""
     else:
+        tables = protocol_tables(results, protocol)
         beside = "; the paper's figures in brackets" if any(cell.paper for cell in protocol.cells) else ""
-        for printed in protocol_tables(results, protocol):
-            named = f"{printed.title}: " if printed.title else ""
-            show_table(f"{named}{title}{beside}", printed.header, printed.rows)
+    for printed in tables:
+        named = f"{printed.title}: " if printed.title else ""
+        show_table(f"{named}{title}{beside}", printed.header, printed.rows)
     for cell in results.cells if not results.metrics else []:
         for text in cell.samples:
             print(f"{cell.row}, {cell.column}: {text}")

@@ -118,7 +118,7 @@ class Results(ResultSection):
     packages: dict[str, str]
     models: list[ModelEntry]
     instruments: list[Instrument]
-    cells: list[Cell]
+    cells: list[Cell] = Field(min_length=1)
     main: str = Field(default="", description="the figure of headlines and plots")
     diversity: str = Field(default="", description="the figure that measures diversity beside it, if any")
     steps_saved: list[StepsSaved] = Field(default_factory=list, description="summary of repeated results")

@@ -76,14 +76,18 @@ class CellSampling:
         self.evaluated, self.cell, self.seed, self.prompts = evaluated, cell, seed, prompts
         self.model = evaluated.model
         self.labels = cell.label or labels
-        self.options = cell.options
-        self.teacher = teacher if self.options.get("hybrid") else None
-        if self.options.get("hybrid") and teacher is None:
+        if cell.options.get("hybrid") and teacher is None:
             raise UserError("A hybrid cell needs the teacher.", "Name it with --teacher.")
-        labelled = labels_of(self.model, self.labels, 0, 1) is not None
+        self.labelled = labels_of(self.model, self.labels, 0, 1) is not None
         self.plan = SamplingPlan.resolve(
-            self.model.denoiser, self.model.config.sampling, labelled, self.length, steps=cell.steps, **self.options
+            self.model.denoiser,
+            self.model.config.sampling,
+            self.labelled,
+            self.length,
+            steps=cell.steps,
+            **cell.options,
         )
+        self.teacher = None
         if self.plan.hybrid:  # by the cell's options or because the student hands off to its teacher
             self.teacher = teacher or EvaluatedModel("teacher", self.model.teacher)
         self.settings = self.plan.settings()
@@ -101,7 +105,7 @@ class CellSampling:
     @property
     def label_text(self) -> str:
         """How the labels were chosen, for the result."""
-        if labels_of(self.model, self.labels, 0, 1) is None:
+        if not self.labelled:
             return "unconditional"
         return "every class equally often" if self.labels == "uniform" else f"class {self.labels}"
 
@@ -123,13 +127,15 @@ class CellSampling:
     def draw(self, first: int, count: int) -> Scores:
         """Samples from number `first` on: ids in the smallest integer type that holds them, and the time."""
         start = time.monotonic()
-        more: dict[str, Any] = {"plan": self.plan}
-        if self.teacher is not None:
-            more["teacher"] = self.teacher.model.denoiser
-        if self.prompts is not None:
-            more["given"] = self.prompts.rows(first, count)
-        label = labels_of(self.model, self.labels, first, count)
-        x = self.model.sample(count, seed=self.seed, label=label, first=first, **more)
+        x = self.model.sample(
+            count,
+            seed=self.seed,
+            label=labels_of(self.model, self.labels, first, count),
+            first=first,
+            given=None if self.prompts is None else self.prompts.rows(first, count),
+            teacher=None if self.teacher is None else self.teacher.model.denoiser,
+            plan=self.plan,
+        )
         symbols = self.model.denoiser.symbols
         narrow = np.uint8 if symbols <= 256 else np.uint16 if symbols <= 65_536 else np.int64
         return {"x": x.numpy().astype(narrow), "seconds": np.array([time.monotonic() - start])}

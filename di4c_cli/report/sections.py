@@ -55,9 +55,9 @@ def quality(results: Results) -> str:
         charts = tradeoff_charts(results, results.main_figure)
     else:
         charts = [steps_chart(results, metric) for metric in results.metrics]
-    header, rows = overview(results)
+    table = overview(results)
     title = "Trade-off" if frontier else "Quality against steps"
-    figures = f"<h3>Figures</h3>{html_table(header, rows)}"
+    figures = f"<h3>Figures</h3>{html_table(table.header, table.rows)}"
     return f"<h2>{title}</h2>{legend(results)}{chart_grid(charts)}{figures}{steps_saved(results)}"
 
 

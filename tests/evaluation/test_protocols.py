@@ -127,8 +127,8 @@ def test_evaluation_over_temperatures_is_a_frontier(
     assert [cell.column for cell in results.cells[:2]] == ["2 steps, T 0.3", "2 steps, T 1"]
     cold, warm = (cell.figures["entropy"].value for cell in results.cells[:2])
     assert cold < warm
-    for point in equal_entropy(results, "perplexity"):
-        assert cold <= point.entropy <= warm
+    for entropy, _, _ in equal_entropy(results, 2, "perplexity"):
+        assert cold <= entropy <= warm
 
 
 def test_interpolate_is_none_outside_the_curve() -> None:

@@ -215,13 +215,18 @@ def test_evaluation_never_uses_parts_of_another_model_or_seed(teacher: Model, pu
 def test_score_parts_recompute_a_truncated_file(tmp_path: Path) -> None:
     parts = ScoreParts(tmp_path, 30, 10)
 
+    computed = []
+
     def compute(first: int, count: int) -> dict[str, np.ndarray]:
+        computed.append((first, count))
         return {"value": np.arange(first, first + count)}
 
-    assert parts.fill(compute) == 30
+    parts.fill(compute)
+    assert computed == [(0, 10), (10, 10), (20, 10)]
     victim = sorted(tmp_path.iterdir())[1]
     victim.write_bytes(victim.read_bytes()[:40])
-    assert parts.fill(compute) == 10
+    parts.fill(compute)
+    assert computed[3:] == [(10, 10)]
     np.testing.assert_array_equal(parts.column("value"), np.arange(30))
 
 

@@ -40,7 +40,7 @@ class TextScorer(Scorer):
 
     def __init__(self, prompts: PromptSpec | None) -> None:
         self.prompt, self.group = (prompts.given, prompts.times) if prompts else (0, 0)
-        self.has_groups = self.group > 1
+        self.has_groups = self.prompt > 0 and self.group > 1
 
     def prompt_detail(self) -> dict[str, Any]:
         return {"prompt_tokens": self.prompt, "continuations": self.group} if self.prompt else {}
