@@ -78,7 +78,8 @@ def eval(
 
 def _eval(config: EvaluationConfig, json: bool, typed: str) -> None:
     from di4c_cli.evaluation.pipeline import expand, prepare
-    from di4c_cli.report.page import run_of, write_all
+    from di4c_cli.evaluation.results import run_folder
+    from di4c_cli.report.page import write_all
 
     done: list[Results] = []
     for one in expand(config):
@@ -87,7 +88,7 @@ def _eval(config: EvaluationConfig, json: bool, typed: str) -> None:
         with progress("samples", evaluation.total) as advance:
             results = evaluation.run(advance).model_copy(update={"command": typed})
         done.append(results)
-        for path in write_all(results, evaluation.out, run_of(evaluation.out)):
+        for path in write_all(results, evaluation.out, run_folder(evaluation.out)):
             say(f"wrote {path}")
         if not json:
             show(results, evaluation.protocol if config.protocol else None)

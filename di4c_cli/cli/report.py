@@ -21,8 +21,8 @@ def report(
 
 
 def _report(run: Path | None, out: Path | None) -> None:
-    from di4c_cli.evaluation.results import load
-    from di4c_cli.report.page import locate, run_of, write_page
+    from di4c_cli.evaluation.results import load, run_folder
+    from di4c_cli.report.page import locate, write_page
 
     file = locate(run)
-    print(write_page(load(file), file.parent, run_of(file.parent), out))
+    print(write_page(load(file), file.parent, run_folder(file.parent), out))

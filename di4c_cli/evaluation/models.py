@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from di4c_cli.errors import UserError
-from di4c_cli.evaluation.results import ModelEntry
+from di4c_cli.evaluation.results import ModelEntry, run_folder
 from di4c_cli.generate.request import default_model
 from di4c_cli.lineage import recorded_teacher
 from di4c_cli.metric.features import tensors_digest
@@ -89,18 +89,12 @@ def _own_teacher(trained: Model, say: Callable[[str], None]) -> list[EvaluatedMo
         return []
 
 
-def run_folder(ref: str) -> Path | None:
-    """The run of a student folder: the folder itself or its parent, if that has a recipe."""
-    path = Path(ref)
-    return next((p for p in (path, path.parent) if path.is_dir() and (p / "recipe.yaml").is_file()), None)
-
-
 def default_out(ref: str) -> Path:
     """`<run>/evaluation` for a run, else `evaluations/<name>`."""
-    run = run_folder(ref)
+    path = Path(ref)
+    run = run_folder(path)
     if run is not None:
         return run / "evaluation"
-    path = Path(ref)
     words = [part for part in path.parts if part not in ("/", ".", "..", "student", "teacher")]
     return Path("evaluations") / (words[-1] if path.exists() and words else "-".join(words) or "model")
 

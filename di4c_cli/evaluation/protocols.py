@@ -75,7 +75,7 @@ def steps_saved_protocol(task: ToyTask, steps: Sequence[int] | None = None) -> E
         f"{task.name}: steps saved at equal quality",
         cells,
         task.steps_saved_samples,
-        (task.main, task.diversity, "nearer_to_training"),
+        (task.figures[0], task.diversity, "nearer_to_training"),
         labels="none",
         extra_scorers=("memorisation",),
         repeats=STEPS_SAVED_REPEATS,

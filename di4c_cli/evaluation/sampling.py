@@ -79,13 +79,9 @@ class CellSampling:
         if cell.options.get("hybrid") and teacher is None:
             raise UserError("A hybrid cell needs the teacher.", "Name it with --teacher.")
         self.labelled = labels_of(self.model, self.labels, 0, 1) is not None
+        denoiser, defaults = self.model.denoiser, self.model.config.sampling
         self.plan = SamplingPlan.resolve(
-            self.model.denoiser,
-            self.model.config.sampling,
-            self.labelled,
-            self.length,
-            steps=cell.steps,
-            **cell.options,
+            denoiser, defaults, self.labelled, self.length, steps=cell.steps, **cell.options
         )
         self.teacher = None
         if self.plan.hybrid:  # by the cell's options or because the student hands off to its teacher
@@ -161,27 +157,22 @@ def load_prompts(
         return None
     if not isinstance(model.codec, Text):
         raise UserError("Prompts need a text model.", "Name one with --student or --teacher.")
-    ids = _ids(protocol, model.codec, task, file)
-    given = torch.full((len(ids), protocol.prompts.length), -1, dtype=torch.long)
-    given[:, : protocol.prompts.given] = ids
-    return Continuations(given, protocol.prompts.times)
-
-
-def _ids(protocol: EvaluationProtocol, codec: Text, task: ToyTask | None, file: Path | None) -> Tensor:
-    assert protocol.prompts is not None
     count = protocol.prompts.given
     if file is not None and file.suffix == ".npy":
         array = np.array(read_array(file), dtype=np.int64)
         if array.ndim != 2 or array.shape[1] < count:
             raise UserError(f"{file} does not hold ids (n, {count} or more).", "Check the prompts.")
-        return torch.from_numpy(array[:, :count])
-    if file is None and task is not None:
-        return task.data.held_out[:MAX_TASK_PROMPTS, :count]
-    if file is None and not protocol.prompts.text:
+        ids = torch.from_numpy(array[:, :count])
+    elif file is None and task is not None:
+        ids = task.data.held_out[:MAX_TASK_PROMPTS, :count]
+    elif file is None and not protocol.prompts.text:
         raise UserError(f"{protocol.name} continues prompts.", "Name them with --prompts FILE.txt, one per line.")
-    texts = [protocol.prompts.text] if file is None else read_texts(file)
-    encoded = [codec.encode(text)[:count] for text in texts]
-    long = [ids for ids in encoded if len(ids) == count]
-    if not long:
-        raise UserError(f"No prompt has {count} tokens.", "Use longer texts.")
-    return torch.tensor(long)
+    else:
+        texts = [protocol.prompts.text] if file is None else read_texts(file)
+        long = [ids[:count] for ids in map(model.codec.encode, texts) if len(ids) >= count]
+        if not long:
+            raise UserError(f"No prompt has {count} tokens.", "Use longer texts.")
+        ids = torch.tensor(long)
+    given = torch.full((len(ids), protocol.prompts.length), -1, dtype=torch.long)
+    given[:, :count] = ids
+    return Continuations(given, protocol.prompts.times)

@@ -208,11 +208,7 @@ def _draw_line(axes: Any, line: Line) -> None:
     marker = "o" if line.markers else ""
     look = {"color": line.colour, "ls": line.style, "marker": marker, "ms": 4.5, "capsize": 3}
     width = 1.8 if line.style == "-" else 1.2
-    if any(ends):
-        axes.errorbar(x, y, bars, label=line.name, lw=width, **look)
-    else:
-        look.pop("capsize")
-        axes.plot(x, y, label=line.name, lw=width, **look)
+    axes.errorbar(x, y, bars if any(ends) else None, label=line.name, lw=width, **look)
 
 
 def _scale(axes: Any, chart: Chart) -> None:

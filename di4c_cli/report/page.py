@@ -25,8 +25,8 @@ def page(results: Results, folder: Path, run: Path | None = None) -> str:
     repeated = f", {first.repeats} repeats" if first.repeats > 1 else ""
     parts = [
         f"<h1>{title}</h1>",
-        f'<p class="soft">Protocol {escape(results.protocol)}; {first.n} samples per cell, seed {first.seed}{repeated}; '
-        f"{escape(', '.join(i.name for i in results.instruments))}; {escape(results.created[:10])}</p>",
+        f'<p class="soft">Protocol {escape(results.protocol)}; {first.n} samples per cell, seed {first.seed}{repeated}'
+        f"; {escape(', '.join(i.name for i in results.instruments))}; {escape(results.created[:10])}</p>",
         headline,
         sections.quality(results),
         f"<h3>Notes</h3><ul>{notes}</ul>" if notes else "",
@@ -90,8 +90,3 @@ def locate(path: Path | None) -> Path:
     if file is None:
         raise UserError(f"{path} has no evaluation.", f"Run `di4c eval --student {path}` first.")
     return file
-
-
-def run_of(folder: Path) -> Path | None:
-    """The run that contains an evaluation folder, if any."""
-    return next((place for place in (folder, folder.parent) if (place / "recipe.yaml").is_file()), None)

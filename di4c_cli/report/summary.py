@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from itertools import pairwise
+
+import numpy as np
 
 from di4c_cli.evaluation.results import Cell, Results
 from di4c_cli.report.table import METRIC_NAMES, number
@@ -97,22 +98,14 @@ def entropy_curve(results: Results, row: str, steps: int, metric: str) -> list[t
     return sorted(points)
 
 
-def interpolate(points: list[tuple[float, float]], at: float) -> float | None:
-    """Linear between neighbours; None outside the curve."""
-    for (left, low), (right, high) in pairwise(points):
-        if left <= at <= right:
-            return low if right == left else low + (high - low) * (at - left) / (right - left)
-    return None
-
-
 def equal_entropy(results: Results, steps: int, metric: str) -> list[tuple[float, float, float]]:
     """(entropy, student's figure, teacher's figure) of the student's points within the teacher's curve.
 
     A lower perplexity at a lower entropy is no progress, so models are compared at equal entropy.
     """
-    teacher = entropy_curve(results, "teacher", steps, metric)
-    points = [
-        (entropy, value, interpolate(teacher, entropy))
-        for entropy, value in entropy_curve(results, "student", steps, metric)
-    ]
-    return [(entropy, mine, other) for entropy, mine, other in points if other is not None]
+    teacher, student = (entropy_curve(results, row, steps, metric) for row in ("teacher", "student"))
+    if len(teacher) < 2:
+        return []
+    x, y = np.array(teacher).T
+    found = [float(np.interp(entropy, x, y, left=np.nan, right=np.nan)) for entropy, _ in student]
+    return [(entropy, mine, other) for (entropy, mine), other in zip(student, found) if not math.isnan(other)]

@@ -11,7 +11,7 @@ from di4c_cli.evaluation.config import EvaluationConfig, ScorerOptions
 from di4c_cli.evaluation.pipeline import prepare
 from di4c_cli.evaluation.protocols import PROTOCOLS, get_protocol
 from di4c_cli.evaluation.results import Results
-from di4c_cli.report.summary import equal_entropy, interpolate
+from di4c_cli.report.summary import equal_entropy
 
 
 def _run(name: str, pair: tuple[Path | None, Path | None], out: Path, limit: int = 6, **more: object) -> Results:
@@ -129,8 +129,3 @@ def test_evaluation_over_temperatures_is_a_frontier(
     assert cold < warm
     for entropy, _, _ in equal_entropy(results, 2, "perplexity"):
         assert cold <= entropy <= warm
-
-
-def test_interpolate_is_none_outside_the_curve() -> None:
-    assert interpolate([(1.0, 10.0), (3.0, 20.0)], 2.0) == 15.0
-    assert interpolate([(1.0, 10.0), (3.0, 20.0)], 3.5) is None

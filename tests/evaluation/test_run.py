@@ -72,10 +72,10 @@ def test_evaluation_gives_the_figures_of_all_samples_at_once(
 ) -> None:
     results = compare_pair(teacher, pupil, (2,), 120, tmp_path, seed=3)
     data, decode = DIGITS.data, DIGITS.codec.decode
-    reference, _ = DIGITS.classifier.embed(decode(data.held_out))
+    reference, _ = features.task_features(DIGITS).embed(decode(data.held_out))
     for row, model in (("teacher", teacher), ("student", pupil)):
         x = model.sample(120, steps=2, seed=3)
-        rows, probabilities = DIGITS.classifier.embed(decode(x))
+        rows, probabilities = features.task_features(DIGITS).embed(decode(x))
         inside, reached = precision_recall(rows, reference)
         vectors = (np.asarray(decode(y)).reshape(len(y), -1) for y in (x, data.train[::2], data.held_out))
         whole = {

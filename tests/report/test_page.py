@@ -17,12 +17,12 @@ from di4c_cli import model_folder
 from di4c_cli.errors import UserError
 from di4c_cli.evaluation.config import EvaluationConfig
 from di4c_cli.evaluation.pipeline import prepare
-from di4c_cli.evaluation.results import Cell, Results, load
+from di4c_cli.evaluation.results import Cell, Results, load, run_folder
 from di4c_cli.evaluation.steps_saved import steps_saved
 from di4c_cli.model import Model
 from di4c_cli.report.charts import Chart, Line, as_svg, steps_chart
 from di4c_cli.report.latency import latency
-from di4c_cli.report.page import locate, page, run_of, write_all, write_page
+from di4c_cli.report.page import locate, page, write_all, write_page
 from di4c_cli.report.sections import highlight, samples
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -157,7 +157,7 @@ def _with_cells(cells: list[Cell]) -> Results:
 def test_locate_finds_runs_folders_files_and_the_newest(run: Path, tmp_path: Path) -> None:
     for path in (run, run / "evaluation", run / "evaluation" / "results.json"):
         folder = locate(path).parent
-        assert run_of(folder) == run and folder == run / "evaluation"
+        assert run_folder(folder) == run and folder == run / "evaluation"
     with pytest.raises(UserError, match="no evaluation here yet"):
         locate(None)
     with pytest.raises(UserError, match="di4c eval --student"):
