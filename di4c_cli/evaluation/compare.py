@@ -54,7 +54,7 @@ def check_alike(a: Results, b: Results) -> None:
         if (left.name, left.digest) != (right.name, right.digest):
             raise UserError(
                 f"The results were measured by different instruments, {left.name} and {right.name}.",
-                "Evaluate one of them again with the other's.",
+                "Evaluate one of them again with the instrument of the other.",
             )
         if left.reference_digest != right.reference_digest:
             raise UserError(

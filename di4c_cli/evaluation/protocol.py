@@ -25,6 +25,11 @@ class CellSpec:
     label: str | None = None
     place: tuple[str, str] | None = None
 
+    @property
+    def model_row(self) -> str:
+        """The row of the sampled model: a hybrid cell samples the student, then the teacher."""
+        return "student" if self.row == "hybrid" else self.row
+
     def tries(self) -> list[CellSpec]:
         """The cell itself, or one for each of `best_of`."""
         if not self.best_of:

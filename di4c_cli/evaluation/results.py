@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -77,6 +78,12 @@ class Cell(Section):
     def key(self) -> tuple[str, str]:
         """Its place in the table."""
         return self.row, self.column
+
+
+def best_cell(cells: Sequence[Cell], metric: str) -> Cell:
+    """The cell with the best figure; all cells have it."""
+    sign = -1 if cells[0].figures[metric].better == "higher" else 1
+    return min(cells, key=lambda cell: sign * cell.figures[metric].value)
 
 
 class StepsSaved(Section):

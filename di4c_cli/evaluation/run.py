@@ -7,6 +7,7 @@ import platform
 import re
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -20,7 +21,7 @@ from di4c_cli.codec.grid import save_grid
 from di4c_cli.evaluation.models import EvaluatedModel
 from di4c_cli.evaluation.parts import ScoreParts, Scores, identity
 from di4c_cli.evaluation.protocol import CellSpec, EvaluationProtocol
-from di4c_cli.evaluation.results import Cell, Figure, Instrument, Results
+from di4c_cli.evaluation.results import Cell, Figure, Instrument, Results, best_cell
 from di4c_cli.evaluation.sampling import CellSampling, Continuations
 from di4c_cli.evaluation.scorers import Scorer
 from di4c_cli.evaluation.steps_saved import steps_saved
@@ -82,16 +83,12 @@ class Evaluation:
         """One cell with all its repeats; of several tries the best by the main figure."""
         seeds = range(self.seed, self.seed + self.protocol.repeats)
         tried = [merge_repeats([self._measure(one, seed, advance) for seed in seeds]) for one in cell.tries()]
-        if len(tried) == 1:
-            return tried[0]
-        main = self.scorers[0].main
-        sign = -1 if tried[0].figures[main].better == "higher" else 1
-        return min(tried, key=lambda one: sign * one.figures[main].value)
+        return tried[0] if len(tried) == 1 else best_cell(tried, self.scorers[0].main)
 
     def _measure(self, cell: CellSpec, seed: int, advance: Callable[[int], None]) -> Cell:
         """Sample, score and summarise one cell with one seed."""
         rows = {one.row: one for one in self.models}
-        evaluated, teacher = rows[model_row(cell.row)], rows.get("teacher")
+        evaluated, teacher = rows[cell.model_row], rows.get("teacher")
         sampling = CellSampling(evaluated, cell, seed, self.protocol.labels, self.prompts, teacher)
         samples = ScoreParts(self.out / "parts" / sampling.key, self.n, sampling.part)
         samples.fill(sampling.draw, advance)
@@ -154,15 +151,10 @@ def merge_repeats(cells: Sequence[Cell]) -> Cell:
     return first.model_copy(update={"figures": figures, "repeats": len(cells), "seconds": seconds})
 
 
-def model_row(row: str) -> str:
-    """The row of the model that a row samples: the hybrid row samples the student, then the teacher."""
-    return "student" if row == "hybrid" else row
-
-
 def runnable(protocol: EvaluationProtocol, models: Sequence[EvaluatedModel]) -> list[CellSpec]:
     """The protocol's cells that have a model."""
     rows = {one.row for one in models}
-    return [cell for cell in protocol.cells if model_row(cell.row) in rows]
+    return [cell for cell in protocol.cells if cell.model_row in rows]
 
 
 def new_results(
@@ -210,8 +202,6 @@ def packages() -> dict[str, str]:
     """Versions of the packages the figures depend on."""
     out = {"di4c": __version__, "python": platform.python_version()}
     for name in PACKAGES:
-        try:
+        with suppress(importlib.metadata.PackageNotFoundError):
             out[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
     return out

@@ -70,14 +70,10 @@ def frechet(a: FeatureMoments, b: FeatureMoments) -> float:
     return float(gap @ gap + np.trace(cov_a) + np.trace(cov_b) - 2 * np.sqrt(cross).sum())
 
 
-def _kernel(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """k(x, y) = (x·y / F + 1)³, the kernel of the published KID."""
-    return (a @ b.T / a.shape[1] + 1.0) ** 3
-
-
 def _sum_of_kernel(a: np.ndarray, b: np.ndarray) -> float:
-    """Σ_ij k(a_i, b_j), a block of rows at a time."""
-    return float(sum(_kernel(a[start : start + KERNEL_BLOCK], b).sum() for start in range(0, len(a), KERNEL_BLOCK)))
+    """Σ_ij k(a_i, b_j) with the published KID's kernel k(x, y) = (x·y / F + 1)³, a block of rows at a time."""
+    blocks = (a[start : start + KERNEL_BLOCK] for start in range(0, len(a), KERNEL_BLOCK))
+    return float(sum(((block @ b.T / a.shape[1] + 1.0) ** 3).sum() for block in blocks))
 
 
 def _mean_of_pairs(a: np.ndarray) -> float:

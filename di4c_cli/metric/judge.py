@@ -33,23 +33,12 @@ class CausalJudge:
     def __init__(self, name: str, network: Any, tokenizer: Any) -> None:
         self.name, self.network, self.tokenizer = name, network.eval(), tokenizer
         self.digest = tensors_digest(network.state_dict())
-        config = network.config
-        self.window = int(getattr(config, "max_position_embeddings", 1024))
-        self.vocabulary = int(config.vocab_size)
-
-    @property
-    def device(self) -> torch.device:
-        return next(self.network.parameters()).device
-
-    @property
-    def end(self) -> int | None:
-        """The id of end-of-text."""
-        return None if self.tokenizer.eos_token_id is None else int(self.tokenizer.eos_token_id)
-
-    @property
-    def start(self) -> int | None:
-        """The token before the first one, so that the first one can be scored too."""
-        return self.end if self.tokenizer.bos_token_id is None else int(self.tokenizer.bos_token_id)
+        self.device = next(network.parameters()).device
+        self.window = int(getattr(network.config, "max_position_embeddings", 1024))
+        self.vocabulary = int(network.config.vocab_size)
+        self.end: int | None = tokenizer.eos_token_id
+        # the token before the first one, so that the first one can be scored too
+        self.start: int | None = self.end if tokenizer.bos_token_id is None else tokenizer.bos_token_id
 
     @torch.no_grad()
     def losses(self, ids: Tensor) -> Tensor:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
 from typing import Any
@@ -229,9 +228,3 @@ def _scale(axes: Any, chart: Chart) -> None:
         axes.margins(y=0.15)
     elif chart.from_zero:
         axes.set_ylim(bottom=0)
-
-
-def training_chart(name: str, points: Sequence[tuple[float, float]]) -> Chart:
-    """A training curve."""
-    line = Line(name, ROW_COLOURS["student"], list(points), markers=False)
-    return Chart(f"{name} in training", "iteration", name, [line])

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from di4c_cli.evaluation.results import Cell, Results
+from di4c_cli.evaluation.results import Cell, Results, best_cell
 from di4c_cli.report.table import METRIC_NAMES, number
 
 
@@ -66,8 +66,7 @@ def best_of_each(results: Results, metric: str) -> list[str]:
             groups.setdefault((cell.row, cell.steps), []).append(cell)
     out = []
     for (row, _), cells in groups.items():
-        sign = -1 if cells[0].figures[metric].better == "higher" else 1
-        best = min(cells, key=lambda cell: sign * cell.figures[metric].value)
+        best = best_cell(cells, metric)
         out.append(f"{name}, best of {row}: {number(best.figures[metric].value)} ({best.column}).")
     return out
 
@@ -88,22 +87,16 @@ def at_equal_entropy(results: Results, metric: str) -> list[str]:
     return out or [f"The models' entropies do not overlap, so their {name} cannot be compared."]
 
 
-def entropy_curve(results: Results, row: str, steps: int, metric: str) -> list[tuple[float, float]]:
-    """(entropy, figure) of a model at one step count over its temperatures, by entropy."""
-    points = [
-        (cell.figures["entropy"].value, cell.figures[metric].value)
-        for cell in results.cells
-        if cell.row == row and cell.steps == steps and {"entropy", metric} <= cell.figures.keys()
-    ]
-    return sorted(points)
-
-
 def equal_entropy(results: Results, steps: int, metric: str) -> list[tuple[float, float, float]]:
     """(entropy, student's figure, teacher's figure) of the student's points within the teacher's curve.
 
     A lower perplexity at a lower entropy is no progress, so models are compared at equal entropy.
     """
-    teacher, student = (entropy_curve(results, row, steps, metric) for row in ("teacher", "student"))
+    curves: dict[str, list[tuple[float, float]]] = {"teacher": [], "student": []}
+    for cell in results.cells:
+        if cell.row in curves and cell.steps == steps and {"entropy", metric} <= cell.figures.keys():
+            curves[cell.row].append((cell.figures["entropy"].value, cell.figures[metric].value))
+    teacher, student = map(sorted, curves.values())
     if len(teacher) < 2:
         return []
     x, y = np.array(teacher).T

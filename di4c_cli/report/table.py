@@ -12,8 +12,6 @@ METRIC_NAMES = {
     "frechet": "Fréchet distance",
     "kid": "KID",
     "is": "inception score",
-    "precision": "precision",
-    "recall": "recall",
     "bits_per_char": "bits per character",
     "bits_per_byte": "bits per byte",
     "entropy": "unigram entropy",

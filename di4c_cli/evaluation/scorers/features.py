@@ -80,7 +80,9 @@ class ImageScorer(Scorer):
         sums = _Accumulators(parts)
         out = {"frechet": self._frechet(sums), "kid": self._kid(sums)}
         if sums.classes:
-            out["is"] = _inception(sums)
+            scores = [one.score for one in sums.classes.values()]
+            interval = of_splits(float(np.mean(scores)), scores)
+            out["is"] = figure_of(interval, "higher", note=f"mean over {len(scores)} splits")
         if len(sums.kept) > NEIGHBOURS:
             out |= self._manifold(sums)
         return out
@@ -116,15 +118,8 @@ def _kept_note(sums: _Accumulators) -> str:
     return f"on the first {len(sums.kept)} of {total} samples" if len(sums.kept) < total else ""
 
 
-def _inception(sums: _Accumulators) -> Figure:
-    """Mean over consecutive splits, as published."""
-    scores = [one.score for one in sums.classes.values()]
-    interval = of_splits(float(np.mean(scores)), scores)
-    return figure_of(interval, "higher", note=f"mean over {len(scores)} splits")
-
-
 class _Accumulators:
-    """One pass over the parts: moments and class statistics of each split, and the first rows."""
+    """One pass over the parts: moments and class statistics of each consecutive split, and the first rows."""
 
     def __init__(self, parts: ScoreParts) -> None:
         self.splits = SPLITS if parts.n >= max(MIN_SAMPLES, 2 * SPLITS) else 1
@@ -134,20 +129,17 @@ class _Accumulators:
         room = MAX_FEATURE_ROWS
         for first, scores in parts:
             features = scores["features"]
-            self._add(first, parts.n, features, scores.get("probabilities"))
+            owner = np.array([split_of(first + row, parts.n, self.splits) for row in range(len(features))])
+            for split in np.unique(owner):
+                moments = FeatureMoments.of(features[owner == split])
+                self.moments[split] = self.moments[split] + moments if split in self.moments else moments
+                if "probabilities" in scores:
+                    classes = ClassStatistics.of(scores["probabilities"][owner == split])
+                    self.classes[split] = self.classes[split] + classes if split in self.classes else classes
             kept.append(features[:room])
             room -= len(kept[-1])
         self.kept = np.concatenate(kept)
         self.whole = reduce(add, self.moments.values())
-
-    def _add(self, first: int, n: int, features: np.ndarray, probabilities: np.ndarray | None) -> None:
-        owner = np.array([split_of(first + row, n, self.splits) for row in range(len(features))])
-        for split in np.unique(owner):
-            moments = FeatureMoments.of(features[owner == split])
-            self.moments[split] = self.moments[split] + moments if split in self.moments else moments
-            if probabilities is not None:
-                classes = ClassStatistics.of(probabilities[owner == split])
-                self.classes[split] = self.classes[split] + classes if split in self.classes else classes
 
 
 def task_features(task: ImageTask) -> ClassifierFeatures:
