@@ -1,4 +1,4 @@
-"""The base class of every section of a recipe."""
+"""The base class of every section of a recipe or of a result file."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Section(BaseModel):
-    """A section of a recipe; unknown keys, NaN and infinity are rejected."""
+    """A section of a file; unknown keys, NaN and infinity are rejected."""
 
     model_config = ConfigDict(extra="forbid", validate_assignment=True, allow_inf_nan=False)

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from di4c_cli.errors import UserError
 from di4c_cli.metric.classifier import Classifier
+from di4c_cli.metric.features import ClassifierFeatures
 from di4c_cli.network.vqgan import VQGAN
 from di4c_cli.tasks.digits import SHAPE, load_digits
 from di4c_cli.tasks.registry import get_task
@@ -146,7 +147,8 @@ def train_classifier(
         optimizer.step()
         scheduler.step()
     model.eval().requires_grad_(False)
-    _, probabilities = model.embed(held_out[0])
+    _, probabilities = ClassifierFeatures(model, "classifier").embed(held_out[0])
+    assert probabilities is not None
     return model, float((probabilities.argmax(1) == held_out[1]).mean())
 
 

@@ -76,7 +76,8 @@ def eval(
 
 def _eval(config: EvaluationConfig, json: bool) -> None:
     from di4c_cli.evaluation.pipeline import expand, prepare
-    from di4c_cli.report.page import run_of, write_all
+    from di4c_cli.evaluation.results import run_folder
+    from di4c_cli.report.page import write_all
     from di4c_cli.report.table import steps_saved_rows
 
     done: list[Results] = []
@@ -86,8 +87,7 @@ def _eval(config: EvaluationConfig, json: bool) -> None:
         with progress("samples", evaluation.total) as advance:
             results = _with_command(evaluation.run(advance))
         done.append(results)
-        out = evaluation.out or Path(".")
-        for path in write_all(results, out, run_of(out)):
+        for path in write_all(results, evaluation.out, run_folder(evaluation.out)):
             say(f"wrote {path}")
         if not json:
             show(results, evaluation.protocol if config.protocol else None)
@@ -159,13 +159,13 @@ def show(results: Results, protocol: EvaluationProtocol | None = None) -> None:
     repeats = f", {first.repeats} repeats" if first.repeats > 1 else ""
     title = f"{results.title}, n = {first.n}, seed {first.seed}{repeats}"
     if protocol is None or not results.metrics:
-        header, rows = overview(results)
-        show_table(title, header, rows)
+        tables, beside = [overview(results)], ""
     else:
+        tables = protocol_tables(results, protocol)
         beside = "; the paper's figures in brackets" if any(cell.paper for cell in protocol.cells) else ""
-        for printed in protocol_tables(results, protocol):
-            named = f"{printed.title}: " if printed.title else ""
-            show_table(f"{named}{title}{beside}", printed.header, printed.rows)
+    for printed in tables:
+        named = f"{printed.title}: " if printed.title else ""
+        show_table(f"{named}{title}{beside}", printed.header, printed.rows)
     for cell in results.cells if not results.metrics else []:
         for text in cell.samples:
             print(f"{cell.row}, {cell.column}: {text}")

@@ -15,7 +15,8 @@ def report(
     out: Annotated[Path | None, typer.Option(help="The HTML file; default: report.html beside the results.")] = None,
 ) -> None:
     """Write one HTML page: figures, samples, latency, training curves, recipe, provenance and the results as JSON."""
+    from di4c_cli.evaluation.results import load, run_folder
     from di4c_cli.report.page import locate, write_page
 
-    source = locate(run)
-    print(write_page(source.results, source.folder, source.run, out))
+    file = locate(run)
+    print(write_page(load(file), file.parent, run_folder(file.parent), out))

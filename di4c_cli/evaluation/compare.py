@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 
 from di4c_cli.errors import UserError
-from di4c_cli.evaluation.results import Cell, Figure, Results
-from di4c_cli.metric.interval import normal_quantile
+from di4c_cli.evaluation.results import Cell, Results
+from di4c_cli.metric.interval import NORMAL_QUANTILE
 
 N_DEPENDENT = ("frechet", "recall", "is", "mauve")
 """Figures whose expectation depends on n; different n make them incomparable."""
@@ -31,16 +31,13 @@ class Difference:
 def compare(a: Results, b: Results) -> list[Difference]:
     """Differences of all figures that both results have; results that were not measured alike are rejected."""
     check_alike(a, b)
-    out = []
-    for cell in a.cells:
-        other = b.cell(*cell.key)
-        if other is None:
-            continue
-        out += [
-            _difference(cell, other, metric, figure, other.figures[metric])
-            for metric, figure in cell.figures.items()
-            if metric in other.figures
-        ]
+    out = [
+        _difference(one, two, metric)
+        for one in a.cells
+        if (two := b.cell(*one.key)) is not None
+        for metric in one.figures
+        if metric in two.figures
+    ]
     if not out:
         raise UserError("The two results have no cell in common.", "Evaluate both at the same step counts.")
     return out
@@ -57,7 +54,7 @@ def check_alike(a: Results, b: Results) -> None:
         if (left.name, left.digest) != (right.name, right.digest):
             raise UserError(
                 f"The results were measured by different instruments, {left.name} and {right.name}.",
-                "Evaluate one of them again with the other's.",
+                "Evaluate one of them again with the instrument of the other.",
             )
         if left.reference_digest != right.reference_digest:
             raise UserError(
@@ -66,24 +63,24 @@ def check_alike(a: Results, b: Results) -> None:
             )
 
 
-def _difference(one: Cell, two: Cell, metric: str, a: Figure, b: Figure) -> Difference:
+def _difference(one: Cell, two: Cell, metric: str) -> Difference:
     """Errors are taken as independent; with a shared seed the true interval is narrower."""
+    a, b = one.figures[metric], two.figures[metric]
     change = b.value - a.value
     low = high = None
     if a.interval == b.interval == "exact":
         low = high = change
     elif a.se is not None and b.se is not None:
-        reach = normal_quantile() * math.hypot(a.se, b.se)
+        reach = NORMAL_QUANTILE * math.hypot(a.se, b.se)
         low, high = change - reach, change + reach
-    verdict = _verdict(one, two, metric, b.better, change, low, high)
+    if metric in N_DEPENDENT and one.n != two.n:
+        verdict = f"not comparable: n is {one.n} and {two.n}"
+    else:
+        verdict = _verdict(b.better, change, low, high)
     return Difference(one.row, one.column, metric, a.value, b.value, change, low, high, verdict)
 
 
-def _verdict(
-    one: Cell, two: Cell, metric: str, better: str, change: float, low: float | None, high: float | None
-) -> str:
-    if metric in N_DEPENDENT and one.n != two.n:
-        return f"not comparable: n is {one.n} and {two.n}"
+def _verdict(better: str, change: float, low: float | None, high: float | None) -> str:
     if change == 0:
         return "equal"
     if low is None or high is None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import tempfile
 import time
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
-from di4c_cli.errors import UserError
 from di4c_cli.evaluation.config import ScorerOptions
 from di4c_cli.evaluation.parts import ScoreParts, Scores
 from di4c_cli.evaluation.results import Cell, Figure, Results
@@ -21,47 +22,25 @@ from di4c_cli.tasks.registry import TASKS
 
 
 def evaluate_file(path: Path, options: ScorerOptions, n: int | None, out: Path) -> Results:
-    """Figures of the first `n` samples of a file."""
+    """Figures of the first `n` samples of a file; images are small beside their features and stay in memory."""
     start = time.monotonic()
-    if not path.exists():
-        raise UserError(f"There is no sample file {path}.", "Check the path.")
     text = is_text(path)
-    batches = _texts(path, n) if text else _images(path, n)
-    count = sum(map(len, batches))
-    size: tuple[int, ...] = () if text else batches[0].shape[1:]
-    context = ScorerContext(None, _task_of_images(size), count, out, options, image_size=size)
+    samples: Any = read_texts(path)[:n] if text else np.stack([*islice(chain.from_iterable(image_batches(path)), n)])
+    size: tuple[int, ...] = () if text else samples.shape[1:]
+    context = ScorerContext(None, _task_of_images(size), len(samples), out, options, image_size=size)
     (scorer,) = make_scorers(["judge" if text else "features"], context)
-    with tempfile.TemporaryDirectory(prefix="di4c-") as folder:
-        figures = _figures(scorer, batches, ScoreParts(Path(folder), count, len(batches[0])))
+    figures = _figures(scorer, samples)
     cell = Cell(
         row="samples",
         column=path.name,
-        n=count,
+        n=len(samples),
         seed=0,
         seconds=round(time.monotonic() - start, 3),
         figures=figures,
-        samples=batches[0][:SHOWN_TEXTS] if text else [],
+        samples=samples[:SHOWN_TEXTS] if text else [],
     )
     kind = "file-text" if text else "file-images"
-    title, instruments = f"Samples of {path.name}", [scorer.instrument()]
-    return new_results(kind, title, start, options.device, [cell], instruments, scorer.main)
-
-
-def _texts(path: Path, n: int | None) -> list[Any]:
-    texts = read_texts(path)[:n]
-    return [texts[start : start + IMAGES_PER_BATCH] for start in range(0, len(texts), IMAGES_PER_BATCH)]
-
-
-def _images(path: Path, n: int | None) -> list[Any]:
-    """Batches of up to `n` images; images are small beside their features, so all of them stay in memory."""
-    out: list[Any] = []
-    left = n
-    for batch in image_batches(path):
-        out.append(batch[:left])
-        left = None if left is None else left - len(out[-1])
-        if left == 0:
-            break
-    return out
+    return new_results(kind, f"Samples of {path.name}", start, torch.device(options.device), [cell], [scorer])
 
 
 def _task_of_images(size: tuple[int, ...]) -> ToyTask | None:
@@ -70,12 +49,13 @@ def _task_of_images(size: tuple[int, ...]) -> ToyTask | None:
     return next((task for task in tasks if size == (task.image_side, task.image_side)), None)
 
 
-def _figures(scorer: Scorer, batches: list[Any], parts: ScoreParts) -> dict[str, Figure]:
-    """Every batch is a part; a file has no ids, so `x` is empty."""
-    at = iter(batches)
+def _figures(scorer: Scorer, samples: Any) -> dict[str, Figure]:
+    """Figures of decoded samples; a file has no ids, so `x` is empty."""
 
     def compute(first: int, count: int) -> Scores:
-        return scorer.score(torch.empty(count, 0, dtype=torch.long), next(at))
+        return scorer.score(torch.empty(count, 0, dtype=torch.long), samples[first : first + count])
 
-    parts.fill(compute)
-    return scorer.summarise(parts)
+    with tempfile.TemporaryDirectory(prefix="di4c-") as folder:
+        parts = ScoreParts(Path(folder), len(samples), IMAGES_PER_BATCH)
+        parts.fill(compute)
+        return scorer.summarise(parts)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from di4c_cli.errors import UserError
-from di4c_cli.evaluation.results import ModelEntry
+from di4c_cli.evaluation.results import ModelEntry, run_folder
 from di4c_cli.generate.request import default_model
 from di4c_cli.lineage import recorded_teacher
 from di4c_cli.metric.features import tensors_digest
@@ -21,10 +22,11 @@ class EvaluatedModel:
     row: str
     model: Model
     ref: str = ""
-    digest: str = field(default="", repr=False)
 
-    def __post_init__(self) -> None:
-        self.digest = self.digest or tensors_digest(self.model.denoiser.network.state_dict())
+    @cached_property
+    def digest(self) -> str:
+        """A hash of the model's tensors."""
+        return tensors_digest(self.model.denoiser.network.state_dict())
 
     def entry(self) -> ModelEntry:
         """The model in the result file."""
@@ -64,8 +66,12 @@ def load_models(
     elif trained is not None:
         out += _own_teacher(trained, say)
     if trained is not None:
-        _check_lengths(out, trained)
         out.append(EvaluatedModel("student", trained, student or ""))
+    lengths = [one.model.denoiser.length for one in out]
+    if len(set(lengths)) > 1:
+        raise UserError(
+            f"Teacher samples have length {lengths[0]}, the student's {lengths[1]}.", "Use the student's own teacher."
+        )
     out += [EvaluatedModel(row, load(ref, device=device), ref) for row, ref in (others or {}).items()]
     return out
 
@@ -83,28 +89,12 @@ def _own_teacher(trained: Model, say: Callable[[str], None]) -> list[EvaluatedMo
         return []
 
 
-def _check_lengths(teachers: list[EvaluatedModel], trained: Model) -> None:
-    length = trained.denoiser.length
-    for teacher in teachers:
-        if teacher.model.denoiser.length != length:
-            raise UserError(
-                f"Teacher samples have length {teacher.model.denoiser.length}, the student's {length}.",
-                "Use the student's own teacher.",
-            )
-
-
-def run_folder(ref: str) -> Path | None:
-    """The run of a student folder: the folder itself or its parent, if that has a recipe."""
-    path = Path(ref)
-    return next((p for p in (path, path.parent) if path.is_dir() and (p / "recipe.yaml").is_file()), None)
-
-
 def default_out(ref: str) -> Path:
     """`<run>/evaluation` for a run, else `evaluations/<name>`."""
-    run = run_folder(ref)
+    path = Path(ref)
+    run = run_folder(path)
     if run is not None:
         return run / "evaluation"
-    path = Path(ref)
     words = [part for part in path.parts if part not in ("/", ".", "..", "student", "teacher")]
     return Path("evaluations") / (words[-1] if path.exists() and words else "-".join(words) or "model")
 

@@ -10,9 +10,10 @@ from di4c_cli import recipe_file
 from di4c_cli.codec.text import Text
 from di4c_cli.errors import UserError
 from di4c_cli.evaluation.config import EvaluationConfig, EvaluationDefaults
-from di4c_cli.evaluation.models import EvaluatedModel, default_out, load_models, run_folder
+from di4c_cli.evaluation.models import EvaluatedModel, default_out, load_models
 from di4c_cli.evaluation.protocol import EvaluationProtocol, steps_protocol
 from di4c_cli.evaluation.protocols import STEPS_SAVED, check_name, get_protocol
+from di4c_cli.evaluation.results import run_folder
 from di4c_cli.evaluation.run import Evaluation, runnable
 from di4c_cli.evaluation.sampling import fit_prompts, load_prompts
 from di4c_cli.evaluation.scorers import ScorerContext, make_scorers
@@ -105,7 +106,7 @@ def _steps_protocol(config: EvaluationConfig, models: list[EvaluatedModel], task
 def default_sizes(ref: str, task: ToyTask | None) -> tuple[int, list[int]]:
     """Samples and steps: those of the run's recipe, where it has any; else the task's."""
     n, steps = (task.eval_samples, task.eval_steps) if task else (DEFAULT_SAMPLES, DEFAULT_STEPS)
-    run = run_folder(ref)
+    run = run_folder(Path(ref))
     if run is None:
         return n, list(steps)
     tree = recipe_file.raw(str(run / "recipe.yaml")).get("evaluation") or {}

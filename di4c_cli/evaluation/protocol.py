@@ -6,16 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-HALF_OF_THE_STEPS = -1
-
 
 @dataclass(frozen=True)
 class CellSpec:
     """One cell: `row` names a model, `column` a way of sampling; `paper` holds published figures for it.
 
-    `options` are sampling settings; `hybrid = HALF_OF_THE_STEPS` stands for the second half of the steps. With
-    `best_of`, each of its options is tried and the best is reported. `label` overrides the protocol's labels.
-    `place` is the (line, heading) of the printed table where that is not (row, column).
+    `options` are sampling settings. With `best_of`, each of its options is tried and the best is reported. `label`
+    overrides the protocol's labels. `place` is the (line, heading) of the printed table where that is not
+    (row, column).
     """
 
     row: str
@@ -27,12 +25,10 @@ class CellSpec:
     label: str | None = None
     place: tuple[str, str] | None = None
 
-    def sampling(self) -> dict[str, Any]:
-        """Options as the sampler takes them."""
-        out = dict(self.options)
-        if out.get("hybrid") == HALF_OF_THE_STEPS:
-            out["hybrid"] = self.steps // 2
-        return out
+    @property
+    def model_row(self) -> str:
+        """The row of the sampled model: a hybrid cell samples the student, then the teacher."""
+        return "student" if self.row == "hybrid" else self.row
 
     def tries(self) -> list[CellSpec]:
         """The cell itself, or one for each of `best_of`."""
@@ -43,11 +39,15 @@ class CellSpec:
 
 @dataclass(frozen=True)
 class PromptSpec:
-    """The first `given` of `length` tokens are the prompt; each prompt is continued `times` times."""
+    """The first `given` of `length` tokens are the prompt; each prompt is continued `times` times.
 
-    given: int = 50
-    length: int = 100
-    times: int = 5
+    `text` is the prompt if neither the user nor a toy task has any.
+    """
+
+    given: int
+    length: int
+    times: int
+    text: str = ""
 
 
 @dataclass(frozen=True)

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AliasChoices, Field, ValidationError
 
 from di4c_cli import files
 from di4c_cli.errors import UserError
+from di4c_cli.schema import Section
 
 RESULTS_SCHEMA = 2
 """1: files of di4c 0.1, which can still be read; `task` was called `world`."""
 
 
-class ResultSection(BaseModel):
-    """A section of a result; unknown keys are rejected."""
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
-
-
-class Figure(ResultSection):
+class Figure(Section):
     """One metric value with its 95 % interval."""
 
     value: float
@@ -35,7 +31,7 @@ class Figure(ResultSection):
     repeats: list[float] = Field(default_factory=list, description="the value of each repeat, if repeated")
 
 
-class Instrument(ResultSection):
+class Instrument(Section):
     """What measured the samples: a judge or a feature network, and its reference."""
 
     name: str
@@ -47,7 +43,7 @@ class Instrument(ResultSection):
     detail: dict[str, Any] = Field(default_factory=dict)
 
 
-class ModelEntry(ResultSection):
+class ModelEntry(Section):
     """A model that was evaluated."""
 
     row: str
@@ -61,7 +57,7 @@ class ModelEntry(ResultSection):
     provenance: dict[str, Any] = Field(default_factory=dict)
 
 
-class Cell(ResultSection):
+class Cell(Section):
     """One model sampled in one way, and its figures."""
 
     row: str
@@ -84,7 +80,13 @@ class Cell(ResultSection):
         return self.row, self.column
 
 
-class StepsSaved(ResultSection):
+def best_cell(cells: Sequence[Cell], metric: str) -> Cell:
+    """The cell with the best figure; all cells have it."""
+    sign = -1 if cells[0].figures[metric].better == "higher" else 1
+    return min(cells, key=lambda cell: sign * cell.figures[metric].value)
+
+
+class StepsSaved(Section):
     """The student at `steps` steps against the teacher.
 
     `steps_saved` is the number of steps at which the teacher is as good, divided by `steps`; a lower bound if
@@ -104,7 +106,7 @@ class StepsSaved(ResultSection):
     teacher_nearer_to_training: Figure | None = None
 
 
-class Results(ResultSection):
+class Results(Section):
     """An evaluation."""
 
     di4c_results: int = RESULTS_SCHEMA
@@ -118,7 +120,7 @@ class Results(ResultSection):
     packages: dict[str, str]
     models: list[ModelEntry]
     instruments: list[Instrument]
-    cells: list[Cell]
+    cells: list[Cell] = Field(min_length=1)
     main: str = Field(default="", description="the figure of headlines and plots")
     diversity: str = Field(default="", description="the figure that measures diversity beside it, if any")
     steps_saved: list[StepsSaved] = Field(default_factory=list, description="summary of repeated results")
@@ -160,3 +162,8 @@ def load(path: Path) -> Results:
     if results.di4c_results > RESULTS_SCHEMA:
         raise UserError(f"{source} was written by a newer di4c (schema {results.di4c_results}).", "Upgrade di4c.")
     return results
+
+
+def run_folder(folder: Path) -> Path | None:
+    """The run of a folder of a model or of results: the folder itself or its parent, if that has a recipe."""
+    return next((p for p in (folder, folder.parent) if folder.is_dir() and (p / "recipe.yaml").is_file()), None)

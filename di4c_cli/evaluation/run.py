@@ -5,10 +5,9 @@ from __future__ import annotations
 import importlib.metadata
 import platform
 import re
-import shutil
-import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -22,7 +21,7 @@ from di4c_cli.codec.grid import save_grid
 from di4c_cli.evaluation.models import EvaluatedModel
 from di4c_cli.evaluation.parts import ScoreParts, Scores, identity
 from di4c_cli.evaluation.protocol import CellSpec, EvaluationProtocol
-from di4c_cli.evaluation.results import Cell, Figure, Instrument, Results
+from di4c_cli.evaluation.results import Cell, Figure, Instrument, Results, best_cell
 from di4c_cli.evaluation.sampling import CellSampling, Continuations
 from di4c_cli.evaluation.scorers import Scorer
 from di4c_cli.evaluation.steps_saved import steps_saved
@@ -38,15 +37,15 @@ SHOWN_IMAGES, SHOWN_TEXTS = 25, 6
 class Evaluation:
     """The cells of a protocol that have a model.
 
-    `out` keeps the parts, so a second run resumes the first, and pictures of samples; without it neither is kept.
+    `out` keeps pictures of samples, and the parts, so a second run resumes the first.
     """
 
     protocol: EvaluationProtocol
     models: Sequence[EvaluatedModel]
     scorers: Sequence[Scorer]
     n: int
-    seed: int = 0
-    out: Path | None = None
+    seed: int
+    out: Path
     task: ToyTask | None = None
     prompts: Continuations | None = None
 
@@ -71,44 +70,27 @@ class Evaluation:
     def run(self, advance: Callable[[int], None] = lambda count: None) -> Results:
         """Sample and measure all cells."""
         start = time.monotonic()
-        folder = self.out / "parts" if self.out else Path(tempfile.mkdtemp(prefix="di4c-"))
-        try:
-            cells = [self._best(cell, folder, advance) for cell in self.cells]
-        finally:
-            if self.out is None:
-                shutil.rmtree(folder, ignore_errors=True)
-        instruments = [scorer.instrument() for scorer in self.scorers]
-        results = new_results(
-            self.protocol.name,
-            self.protocol.title,
-            start,
-            device_name(self.models),
-            cells,
-            instruments,
-            self.scorers[0].main if self.scorers else "",
-        )
+        cells = [self._best(cell, advance) for cell in self.cells]
+        device = self.models[0].model.denoiser.device
+        results = new_results(self.protocol.name, self.protocol.title, start, device, cells, self.scorers)
         results.task, results.diversity = (self.task.name, self.task.diversity) if self.task else ("", "")
         results.models = [one.entry() for one in self.models]
-        results.notes = [*self.protocol.notes, *_notes(self.protocol, instruments, self.n, self.task)]
+        results.notes = [*self.protocol.notes, *_notes(self.protocol, results.instruments, self.n, self.task)]
         results.steps_saved = steps_saved(results)
         return results
 
-    def _best(self, cell: CellSpec, folder: Path, advance: Callable[[int], None]) -> Cell:
+    def _best(self, cell: CellSpec, advance: Callable[[int], None]) -> Cell:
         """One cell with all its repeats; of several tries the best by the main figure."""
         seeds = range(self.seed, self.seed + self.protocol.repeats)
-        tried = [merge_repeats([self._measure(one, seed, folder, advance) for seed in seeds]) for one in cell.tries()]
-        if len(tried) == 1:
-            return tried[0]
-        main = self.scorers[0].main
-        sign = -1 if tried[0].figures[main].better == "higher" else 1
-        return min(tried, key=lambda one: sign * one.figures[main].value)
+        tried = [merge_repeats([self._measure(one, seed, advance) for seed in seeds]) for one in cell.tries()]
+        return tried[0] if len(tried) == 1 else best_cell(tried, self.scorers[0].main)
 
-    def _measure(self, cell: CellSpec, seed: int, folder: Path, advance: Callable[[int], None]) -> Cell:
+    def _measure(self, cell: CellSpec, seed: int, advance: Callable[[int], None]) -> Cell:
         """Sample, score and summarise one cell with one seed."""
         rows = {one.row: one for one in self.models}
-        evaluated, teacher = rows[model_row(cell.row)], rows.get("teacher")
+        evaluated, teacher = rows[cell.model_row], rows.get("teacher")
         sampling = CellSampling(evaluated, cell, seed, self.protocol.labels, self.prompts, teacher)
-        samples = ScoreParts(folder / sampling.key, self.n, sampling.part)
+        samples = ScoreParts(self.out / "parts" / sampling.key, self.n, sampling.part)
         samples.fill(sampling.draw, advance)
         start = time.monotonic()  # the parts hold the time of sampling, perhaps of an earlier evaluation
         figures = {}
@@ -149,8 +131,6 @@ class Evaluation:
         decoded = model.decode(x)
         if isinstance(decoded, list):
             return {"samples": decoded[:SHOWN_TEXTS]}
-        if self.out is None:
-            return {}
         name = re.sub(r"[^\w.+-]+", "-", f"{cell.row}-{cell.column}") + ".png"
         save_grid(decoded, self.out / "samples" / name, columns=5)
         return {"picture": f"samples/{name}"}
@@ -171,33 +151,29 @@ def merge_repeats(cells: Sequence[Cell]) -> Cell:
     return first.model_copy(update={"figures": figures, "repeats": len(cells), "seconds": seconds})
 
 
-def model_row(row: str) -> str:
-    """The row of the model that a row samples: the hybrid row samples the student, then the teacher."""
-    return "student" if row == "hybrid" else row
-
-
 def runnable(protocol: EvaluationProtocol, models: Sequence[EvaluatedModel]) -> list[CellSpec]:
     """The protocol's cells that have a model."""
     rows = {one.row for one in models}
-    return [cell for cell in protocol.cells if model_row(cell.row) in rows]
+    return [cell for cell in protocol.cells if cell.model_row in rows]
 
 
 def new_results(
-    protocol: str, title: str, start: float, device: str, cells: list[Cell], instruments: list[Instrument], main: str
+    protocol: str, title: str, start: float, device: torch.device, cells: list[Cell], scorers: Sequence[Scorer]
 ) -> Results:
-    """A result with the time since `start`, the versions and the threads filled in."""
+    """A result with the time since `start`, the device, the versions and the threads filled in."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
     return Results(
         protocol=protocol,
         title=title,
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         seconds=round(time.monotonic() - start, 3),
-        device=device,
+        device=f"{device.type} ({name})",
         threads=torch.get_num_threads(),
         packages=packages(),
         models=[],
-        instruments=instruments,
+        instruments=[scorer.instrument() for scorer in scorers],
         cells=cells,
-        main=main,
+        main=scorers[0].main if scorers else "",
     )
 
 
@@ -222,19 +198,10 @@ def _notes(protocol: EvaluationProtocol, instruments: Sequence[Instrument], n: i
     return out
 
 
-def device_name(models: Sequence[EvaluatedModel]) -> str:
-    """The device the models ran on."""
-    device = models[0].model.denoiser.device if models else torch.device("cpu")
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
-    return f"{device.type} ({name})"
-
-
 def packages() -> dict[str, str]:
     """Versions of the packages the figures depend on."""
     out = {"di4c": __version__, "python": platform.python_version()}
     for name in PACKAGES:
-        try:
+        with suppress(importlib.metadata.PackageNotFoundError):
             out[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
     return out

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from di4c_cli.data.images import open_image
+from di4c_cli.data.images import SUFFIXES, open_image
 from di4c_cli.errors import UserError
 
-IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 TEXT_SUFFIXES = (".txt", ".jsonl")
 IMAGES_PER_BATCH = 500
 
@@ -59,17 +58,17 @@ def image_batches(path: Path) -> Iterator[np.ndarray]:
     """uint8 images `(n, H, W)` or `(n, H, W, 3)`, a batch at a time; all of one size, at least one."""
     if not path.exists():
         raise UserError(f"There is no {path}.", "Check the path.")
-    size: tuple[int, ...] | None = None
+    shapes: set[tuple[int, ...]] = set()
     for batch in _folder(path) if path.is_dir() else _array(path):
-        if size is not None and batch.shape[1:] != size:
+        shapes |= {image.shape for image in batch}
+        if len(shapes) > 1:
             raise UserError(f"The images of {path} have different sizes.", "Resize them to one size.")
-        size = batch.shape[1:]
-        yield batch
-    if size is None:
+        yield np.stack(batch)
+    if not shapes:
         raise UserError(f"{path} holds no samples.", "Put images there, or name another file.")
 
 
-def _array(path: Path) -> Iterator[np.ndarray]:
+def _array(path: Path) -> Iterator[list[np.ndarray]]:
     images = read_array(path)
     if images.dtype != np.uint8 or images.ndim not in (3, 4) or (images.ndim == 4 and images.shape[-1] != 3):
         shape = "×".join(map(str, images.shape))
@@ -77,23 +76,15 @@ def _array(path: Path) -> Iterator[np.ndarray]:
             f"{path} holds {images.dtype} of {shape}, not uint8 images (n, H, W) or (n, H, W, 3).", "Convert it."
         )
     for start in range(0, len(images), IMAGES_PER_BATCH):
-        yield np.ascontiguousarray(images[start : start + IMAGES_PER_BATCH])
+        yield list(images[start : start + IMAGES_PER_BATCH])
 
 
 def files_of(path: Path) -> list[Path]:
     """The files that `image_batches` reads, in its order."""
-    return sorted(p for p in path.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES) if path.is_dir() else [path]
+    return sorted(p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES) if path.is_dir() else [path]
 
 
-def _folder(path: Path) -> Iterator[np.ndarray]:
+def _folder(path: Path) -> Iterator[list[np.ndarray]]:
     names = files_of(path)
     for start in range(0, len(names), IMAGES_PER_BATCH):
-        images = [_picture(name) for name in names[start : start + IMAGES_PER_BATCH]]
-        if len({image.shape for image in images}) > 1:
-            raise UserError(f"The images of {path} have different sizes.", "Resize them to one size.")
-        yield np.stack(images)
-
-
-def _picture(path: Path) -> np.ndarray:
-    """Grey stays grey, everything else becomes RGB."""
-    return np.asarray(open_image(path))
+        yield [np.asarray(open_image(name)) for name in names[start : start + IMAGES_PER_BATCH]]

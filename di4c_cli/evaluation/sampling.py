@@ -18,7 +18,6 @@ from di4c_cli.errors import UserError
 from di4c_cli.evaluation.models import EvaluatedModel
 from di4c_cli.evaluation.parts import Scores, identity
 from di4c_cli.evaluation.protocol import CellSpec, EvaluationProtocol
-from di4c_cli.evaluation.protocols import ABSTRACT
 from di4c_cli.evaluation.sample_files import read_array, read_texts
 from di4c_cli.model import Model
 from di4c_cli.sampler.plan import SamplingPlan
@@ -77,14 +76,14 @@ class CellSampling:
         self.evaluated, self.cell, self.seed, self.prompts = evaluated, cell, seed, prompts
         self.model = evaluated.model
         self.labels = cell.label or labels
-        self.options = cell.sampling()
-        self.teacher = teacher if self.options.get("hybrid") else None
-        if self.options.get("hybrid") and teacher is None:
+        if cell.options.get("hybrid") and teacher is None:
             raise UserError("A hybrid cell needs the teacher.", "Name it with --teacher.")
-        labelled = labels_of(self.model, self.labels, 0, 1) is not None
+        self.labelled = labels_of(self.model, self.labels, 0, 1) is not None
+        denoiser, defaults = self.model.denoiser, self.model.config.sampling
         self.plan = SamplingPlan.resolve(
-            self.model.denoiser, self.model.config.sampling, labelled, self.length, steps=cell.steps, **self.options
+            denoiser, defaults, self.labelled, self.length, steps=cell.steps, **cell.options
         )
+        self.teacher = None
         if self.plan.hybrid:  # by the cell's options or because the student hands off to its teacher
             self.teacher = teacher or EvaluatedModel("teacher", self.model.teacher)
         self.settings = self.plan.settings()
@@ -102,7 +101,7 @@ class CellSampling:
     @property
     def label_text(self) -> str:
         """How the labels were chosen, for the result."""
-        if labels_of(self.model, self.labels, 0, 1) is None:
+        if not self.labelled:
             return "unconditional"
         return "every class equally often" if self.labels == "uniform" else f"class {self.labels}"
 
@@ -124,13 +123,15 @@ class CellSampling:
     def draw(self, first: int, count: int) -> Scores:
         """Samples from number `first` on: ids in the smallest integer type that holds them, and the time."""
         start = time.monotonic()
-        more: dict[str, Any] = {"plan": self.plan}
-        if self.teacher is not None:
-            more["teacher"] = self.teacher.model.denoiser
-        if self.prompts is not None:
-            more["given"] = self.prompts.rows(first, count)
-        label = labels_of(self.model, self.labels, first, count)
-        x = self.model.sample(count, seed=self.seed, label=label, first=first, **more)
+        x = self.model.sample(
+            count,
+            seed=self.seed,
+            label=labels_of(self.model, self.labels, first, count),
+            first=first,
+            given=None if self.prompts is None else self.prompts.rows(first, count),
+            teacher=None if self.teacher is None else self.teacher.model.denoiser,
+            plan=self.plan,
+        )
         symbols = self.model.denoiser.symbols
         narrow = np.uint8 if symbols <= 256 else np.uint16 if symbols <= 65_536 else np.int64
         return {"x": x.numpy().astype(narrow), "seconds": np.array([time.monotonic() - start])}
@@ -156,27 +157,22 @@ def load_prompts(
         return None
     if not isinstance(model.codec, Text):
         raise UserError("Prompts need a text model.", "Name one with --student or --teacher.")
-    ids = _ids(protocol, model.codec, task, file)
-    given = torch.full((len(ids), protocol.prompts.length), -1, dtype=torch.long)
-    given[:, : protocol.prompts.given] = ids
-    return Continuations(given, protocol.prompts.times)
-
-
-def _ids(protocol: EvaluationProtocol, codec: Text, task: ToyTask | None, file: Path | None) -> Tensor:
-    assert protocol.prompts is not None
     count = protocol.prompts.given
     if file is not None and file.suffix == ".npy":
         array = np.array(read_array(file), dtype=np.int64)
         if array.ndim != 2 or array.shape[1] < count:
             raise UserError(f"{file} does not hold ids (n, {count} or more).", "Check the prompts.")
-        return torch.from_numpy(array[:, :count])
-    if file is None and task is not None:
-        return task.data.held_out[:MAX_TASK_PROMPTS, :count]
-    if file is None and protocol.scorers != ():
+        ids = torch.from_numpy(array[:, :count])
+    elif file is None and task is not None:
+        ids = task.data.held_out[:MAX_TASK_PROMPTS, :count]
+    elif file is None and not protocol.prompts.text:
         raise UserError(f"{protocol.name} continues prompts.", "Name them with --prompts FILE.txt, one per line.")
-    texts = [ABSTRACT] if file is None else read_texts(file)
-    encoded = [codec.encode(text)[:count] for text in texts]
-    long = [ids for ids in encoded if len(ids) == count]
-    if not long:
-        raise UserError(f"No prompt has {count} tokens.", "Use longer texts.")
-    return torch.tensor(long)
+    else:
+        texts = [protocol.prompts.text] if file is None else read_texts(file)
+        long = [ids[:count] for ids in map(model.codec.encode, texts) if len(ids) >= count]
+        if not long:
+            raise UserError(f"No prompt has {count} tokens.", "Use longer texts.")
+        ids = torch.tensor(long)
+    given = torch.full((len(ids), protocol.prompts.length), -1, dtype=torch.long)
+    given[:, :count] = ids
+    return Continuations(given, protocol.prompts.times)

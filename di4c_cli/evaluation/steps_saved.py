@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 
 from di4c_cli.evaluation.results import Figure, Results, StepsSaved
 from di4c_cli.metric.interval import Interval, of_repeats
@@ -69,11 +70,8 @@ def steps_for(curve: Sequence[tuple[int, float]], value: float) -> tuple[float, 
 
     A value that the first point already reaches needs the steps of that point.
     """
-    best = math.inf
-    falling = []
-    for steps, quality in sorted(curve):
-        best = min(best, quality)
-        falling.append((steps, best))
+    steps, qualities = zip(*sorted(curve))
+    falling = list(zip(steps, accumulate(qualities, min)))
     before = falling[0]
     if value >= before[1]:
         return float(before[0]), False

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import numpy as np
-import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 CLASSIFIER_FEATURES = 32
@@ -41,21 +36,3 @@ class Classifier(nn.Module):
     def classify(self, features: Tensor) -> Tensor:
         """Features `(n, CLASSIFIER_FEATURES)` -> `(n, classes)` logits."""
         return self.out(nn.functional.gelu(features))
-
-    @torch.no_grad()
-    def embed(self, images: np.ndarray, chunk: int = 512) -> tuple[np.ndarray, np.ndarray]:
-        """uint8 `(n, H, W)` -> features `(n, F)` and class probabilities `(n, C)`, both float64."""
-        features, probabilities = [], []
-        for start in range(0, len(images), chunk):
-            pixels = torch.from_numpy(images[start : start + chunk].astype(np.float32) / 255)
-            hidden = self.features(pixels)
-            features.append(hidden.double().numpy())
-            probabilities.append(self.classify(hidden).double().softmax(-1).numpy())
-        return np.concatenate(features), np.concatenate(probabilities)
-
-
-def load_classifier(path: Path, size: int) -> Classifier:
-    """The shipped weights."""
-    model = Classifier(size)
-    model.load_state_dict({name: tensor.float() for name, tensor in load_file(path).items()})
-    return model.eval().requires_grad_(False)

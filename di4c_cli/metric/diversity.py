@@ -14,13 +14,11 @@ DISTINCT_GROUP = 50
 
 def unigram_entropy(ids: np.ndarray) -> np.ndarray:
     """Entropy in nats of each sample's own token histogram, `(n, D)` -> `(n,)`."""
-    ordered = np.sort(np.asarray(ids), axis=1)
-    out = np.empty(len(ordered))
-    for row, tokens in enumerate(ordered):
-        starts = np.flatnonzero(np.append(True, tokens[1:] != tokens[:-1]))
-        p = np.diff(np.append(starts, len(tokens))) / len(tokens)
-        out[row] = -(p * np.log(p)).sum()
-    return out
+    out = []
+    for tokens in ids:
+        p = np.unique(tokens, return_counts=True)[1] / len(tokens)
+        out.append(-(p * np.log(p)).sum())
+    return np.array(out)
 
 
 def distinct(ids: np.ndarray, n: int = 2, group: int = DISTINCT_GROUP) -> np.ndarray:
@@ -39,23 +37,23 @@ def distinct(ids: np.ndarray, n: int = 2, group: int = DISTINCT_GROUP) -> np.nda
     return np.array(out)
 
 
-def self_bleu(groups: Sequence[Sequence[Sequence[int]]], order: int = 4) -> np.ndarray:
+def self_bleu(groups: Sequence[Sequence[Sequence[int]]]) -> np.ndarray:
     """Self-BLEU of each group of token sequences (the continuations of one prompt), 0 to 100.
 
-    Mean over the group's members of BLEU against the others; n = 1..`order` with equal weights, smoothing
+    Mean over the group's members of BLEU against the others; n-grams of 1 to 4 tokens with equal weights, smoothing
     method 1, through nltk. Sequences include the prompt.
     """
     try:
         from nltk.translate.bleu_score import SmoothingFunction, sentence_bleu  # an optional dependency
     except ImportError as error:
         raise UserError("Self-BLEU needs nltk.", "Install it with `pip install 'di4c[text]'`.") from error
-    smoothing, weights = SmoothingFunction().method1, tuple([1.0 / order] * order)
+    smoothing = SmoothingFunction().method1
     out = []
     for group in groups:
         if len(group) < 2:
             raise UserError("Self-BLEU needs at least 2 samples in each group.", "Raise -n.")
         scores = [
-            sentence_bleu([o for j, o in enumerate(group) if j != i], one, weights, smoothing)
+            sentence_bleu([o for j, o in enumerate(group) if j != i], one, smoothing_function=smoothing)
             for i, one in enumerate(group)
         ]
         out.append(100 * float(np.mean(scores)))

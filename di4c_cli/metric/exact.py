@@ -41,18 +41,13 @@ def states(symbols: int, length: int) -> Tensor:
 
 def empirical(x: Tensor, symbols: int) -> np.ndarray:
     """Shares of each sequence among samples `(n, D)`, in the order of `states`."""
-    place = torch.zeros(len(x), dtype=torch.long)
-    for d in range(x.shape[1]):
-        place = place * symbols + x[:, d]
-    count = torch.bincount(place, minlength=symbols ** x.shape[1]).double()
-    out: np.ndarray = (count / count.sum()).numpy()
-    return out
+    shape = (symbols,) * x.shape[1]
+    count = np.bincount(np.ravel_multi_index(tuple(x.T.numpy()), shape), minlength=int(np.prod(shape)))
+    return np.asarray(count / len(x))
 
 
 @torch.no_grad()
-def step_distribution(
-    denoiser: Denoiser, steps: int, label: int | None = None, latents: int = 64, grid: str = "uniform"
-) -> np.ndarray:
+def step_distribution(denoiser: Denoiser, steps: int, latents: int = 64, grid: str = "uniform") -> np.ndarray:
     """Distribution of x_0 after `steps` analytical steps from the prior, `(S ** D,)` in the order of `states`.
 
     Every step is a matrix over all states: p(x_s | x_t) = E_λ Π_d p(x_s^d | x_t; λ), the mean over λ by
@@ -64,10 +59,9 @@ def step_distribution(
     space = states(process.states, length).to(denoiser.device)
     distribution = _prior(denoiser, space)
     points = times(steps, grid)
-    labels = None if label is None else torch.full((len(space),), label, device=space.device)
     for i in range(steps, 0, -1):
         t, s = (_constant(space, points[j], torch.float64) for j in (i, i - 1))
-        distribution = distribution @ _transition(denoiser, space, t, s, labels, latents)
+        distribution = distribution @ _transition(denoiser, space, t, s, latents)
     real = (space < process.symbols).all(1)
     out: np.ndarray = distribution[real].cpu().numpy()
     return out
@@ -87,7 +81,7 @@ def _prior(denoiser: Denoiser, space: Tensor) -> Tensor:
     return stationary[space].prod(1)
 
 
-def _transition(denoiser: Denoiser, space: Tensor, t: Tensor, s: Tensor, label: Tensor | None, latents: int) -> Tensor:
+def _transition(denoiser: Denoiser, space: Tensor, t: Tensor, s: Tensor, latents: int) -> Tensor:
     """`(states, states)`, rows are x_t."""
     values: list[float | None] = [None]
     if denoiser.latent is not None:
@@ -97,7 +91,7 @@ def _transition(denoiser: Denoiser, space: Tensor, t: Tensor, s: Tensor, label: 
     total = torch.zeros(len(space), len(space), dtype=torch.float64, device=space.device)
     for value in values:
         lam = None if value is None else _constant(space, value, denoiser.time_dtype)
-        p0 = denoiser.predict(space, t, label, lam).dense().double().exp()
+        p0 = denoiser.predict(space, t, None, lam).dense().double().exp()
         step = denoiser.process.posterior(p0, space, t, s).double()  # (states, D, symbols and mask)
         joint = torch.ones_like(total)
         for d in range(space.shape[1]):

@@ -5,7 +5,7 @@ With Inception's features the Fréchet distance is the FID.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,57 +15,34 @@ KERNEL_BLOCK = 1000
 """Rows of the kernel matrix in memory at once."""
 
 
+@dataclass(frozen=True)
 class FeatureMoments:
-    """Count, mean and scatter of the feature rows added so far, in float64 and constant memory.
+    """Count, mean and scatter of feature rows, in float64.
 
-    Batches are merged around their own means (Chan et al.), because a raw sum of squares over 50 000 rows
+    Batches are added around their own means (Chan et al.), because a raw sum of squares over 50 000 rows
     loses the digits that the distance is made of.
     """
 
-    def __init__(self, width: int) -> None:
-        self.count = 0
-        self.mean = np.zeros(width)
-        self.scatter = np.zeros((width, width))
+    count: int
+    mean: np.ndarray
+    scatter: np.ndarray
 
     @classmethod
     def of(cls, features: np.ndarray) -> FeatureMoments:
-        """The moments of one array `(n, F)`."""
-        out = cls(features.shape[1])
-        out.add(features)
-        return out
-
-    @classmethod
-    def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> FeatureMoments:
-        """The inverse of `arrays`."""
-        out = cls(len(arrays["mean"]))
-        out.count = int(arrays["count"])
-        out.mean, out.scatter = np.array(arrays["mean"]), np.array(arrays["scatter"])
-        return out
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        """For an .npz file."""
-        return {"count": np.array(self.count), "mean": self.mean, "scatter": self.scatter}
-
-    def add(self, features: np.ndarray) -> None:
-        """Add rows `(n, F)`."""
+        """The moments of one array `(n, F)`, n at least 1."""
         rows = np.asarray(features, dtype=np.float64)
-        if len(rows) == 0:
-            return
-        other = FeatureMoments(rows.shape[1])
-        other.count, other.mean = len(rows), rows.mean(0)
-        centred = rows - other.mean
-        other.scatter = centred.T @ centred
-        self.merge(other)
+        mean = rows.mean(0)
+        centred = rows - mean
+        return cls(len(rows), mean, centred.T @ centred)
 
-    def merge(self, other: FeatureMoments) -> None:
-        """Add another set of moments."""
+    def __add__(self, other: FeatureMoments) -> FeatureMoments:
+        """The moments of both sets of rows."""
         total = self.count + other.count
-        if total == 0:
-            return
         shift = other.mean - self.mean
-        self.scatter += other.scatter + np.outer(shift, shift) * (self.count * other.count / total)
-        self.mean = self.mean + shift * (other.count / total)
-        self.count = total
+        between = np.outer(shift, shift) * (self.count * other.count / total)
+        return FeatureMoments(
+            total, self.mean + shift * (other.count / total), self.scatter + (other.scatter + between)
+        )
 
     @property
     def covariance(self) -> np.ndarray:
@@ -81,31 +58,22 @@ def frechet(a: FeatureMoments, b: FeatureMoments) -> float:
     tr (AB)^½ is the sum of the roots of the eigenvalues of A^½ B A^½, which is symmetric: no complex roots
     and no regularisation, even for singular covariances.
     """
-    return frechet_gaussian(a.mean, a.covariance, b.mean, b.covariance)
-
-
-def frechet_gaussian(mean_a: np.ndarray, cov_a: np.ndarray, mean_b: np.ndarray, cov_b: np.ndarray) -> float:
-    """The Fréchet distance from means `(F,)` and covariances `(F, F)`."""
-    if mean_a.shape != mean_b.shape:
+    if a.mean.shape != b.mean.shape:
         raise UserError(
-            f"The two sides have {mean_a.shape[0]} and {mean_b.shape[0]} features.",
+            f"The two sides have {len(a.mean)} and {len(b.mean)} features.",
             "Use the same feature network for samples and reference.",
         )
+    cov_a, cov_b, gap = a.covariance, b.covariance, a.mean - b.mean
     values, vectors = np.linalg.eigh(cov_a)
     root = (vectors * np.sqrt(values.clip(min=0))) @ vectors.T
     cross = np.linalg.eigvalsh(root @ cov_b @ root).clip(min=0)
-    gap = mean_a - mean_b
     return float(gap @ gap + np.trace(cov_a) + np.trace(cov_b) - 2 * np.sqrt(cross).sum())
 
 
-def _kernel(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """k(x, y) = (x·y / F + 1)³, the kernel of the published KID."""
-    return (a @ b.T / a.shape[1] + 1.0) ** 3
-
-
 def _sum_of_kernel(a: np.ndarray, b: np.ndarray) -> float:
-    """Σ_ij k(a_i, b_j), a block of rows at a time."""
-    return float(sum(_kernel(a[start : start + KERNEL_BLOCK], b).sum() for start in range(0, len(a), KERNEL_BLOCK)))
+    """Σ_ij k(a_i, b_j) with the published KID's kernel k(x, y) = (x·y / F + 1)³, a block of rows at a time."""
+    blocks = (a[start : start + KERNEL_BLOCK] for start in range(0, len(a), KERNEL_BLOCK))
+    return float(sum(((block @ b.T / a.shape[1] + 1.0) ** 3).sum() for block in blocks))
 
 
 def _mean_of_pairs(a: np.ndarray) -> float:
@@ -123,39 +91,30 @@ def kernel_distance(features: np.ndarray, reference: np.ndarray) -> float:
     return _mean_of_pairs(a) + _mean_of_pairs(b) - 2 * _sum_of_kernel(a, b) / (len(a) * len(b))
 
 
+@dataclass(frozen=True)
 class ClassStatistics:
-    """Sums over class probabilities `(n, C)` that determine the inception score, in constant memory."""
+    """Sums over class probabilities `(n, C)` that determine the inception score."""
 
-    def __init__(self, classes: int) -> None:
-        self.count = 0
-        self.total = np.zeros(classes)
-        self.negative_entropy = 0.0
+    count: int
+    total: np.ndarray
+    negative_entropy: float
 
-    def add(self, probabilities: np.ndarray) -> None:
-        """Add rows that sum to one."""
+    @classmethod
+    def of(cls, probabilities: np.ndarray) -> ClassStatistics:
+        """The sums over rows that sum to one, at least one row."""
         p = np.asarray(probabilities, np.float64)
-        self.count += len(p)
-        self.total += p.sum(0)
-        self.negative_entropy += float(_xlogx(p).sum())
+        return cls(len(p), p.sum(0), float(_xlogx(p).sum()))
+
+    def __add__(self, other: ClassStatistics) -> ClassStatistics:
+        """The sums over both sets of rows."""
+        entropy = self.negative_entropy + other.negative_entropy
+        return ClassStatistics(self.count + other.count, self.total + other.total, entropy)
 
     @property
     def score(self) -> float:
         """exp(E KL(p(y|x) ‖ p(y))), from 1 to the number of classes."""
-        if self.count == 0:
-            raise UserError("The inception score of no samples is not defined.", "Raise -n.")
-        mean = self.total / self.count
-        return float(np.exp(self.negative_entropy / self.count - _xlogx(mean).sum()))
+        return float(np.exp(self.negative_entropy / self.count - _xlogx(self.total / self.count).sum()))
 
 
 def _xlogx(p: np.ndarray) -> np.ndarray:
     return np.where(p > 0, p * np.log(np.where(p > 0, p, 1.0)), 0.0)
-
-
-def inception_score(probabilities: np.ndarray, splits: int = 1) -> tuple[float, float]:
-    """Mean and standard deviation over `splits` consecutive parts (10 in published tables)."""
-    scores = []
-    for part in np.array_split(np.asarray(probabilities), splits):
-        statistics = ClassStatistics(part.shape[1])
-        statistics.add(part)
-        scores.append(statistics.score)
-    return float(np.mean(scores)), float(np.std(scores))

@@ -24,34 +24,41 @@ def tensors_digest(tensors: dict[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def file_digest(path: Path) -> str:
-    """A hash of a file's bytes."""
-    digest = hashlib.blake2b(digest_size=8)
-    with path.open("rb") as handle:
-        while block := handle.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
-
-
 class FeatureNetwork(ABC):
-    """uint8 images `(n, H, W)` or `(n, H, W, 3)` to features `(n, F)` and perhaps probabilities."""
+    """uint8 images `(n, H, W)` or `(n, H, W, 3)` to features and perhaps class probabilities."""
 
     name: str
     digest: str
+    chunk: int
+    """Images in memory as floats at once."""
 
     @abstractmethod
+    def run(self, images: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Features and logits (None for a network without classes) of float images from 0 to 255."""
+
+    @torch.no_grad()
     def embed(self, images: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-        """Features and class probabilities (None for a network without classes)."""
+        """Features `(n, F)` and class probabilities `(n, C)` or None, in float64."""
+        rows, classes = [], []
+        for start in range(0, len(images), self.chunk):
+            part = images[start : start + self.chunk].astype(np.float32)
+            features, logits = self.run(torch.from_numpy(part))
+            rows.append(features.double().cpu().numpy())
+            if logits is not None:
+                classes.append(logits.double().softmax(-1).cpu().numpy())
+        return np.concatenate(rows), np.concatenate(classes) if classes else None
 
 
 class ClassifierFeatures(FeatureNetwork):
-    """The embedded classifiers."""
+    """The embedded classifiers, of grey images from 0 to 1."""
+
+    chunk = 512
 
     def __init__(self, classifier: Classifier, name: str) -> None:
         self.classifier, self.name = classifier, name
         self.digest = tensors_digest(classifier.state_dict())
 
-    def embed(self, images: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+    def run(self, images: Tensor) -> tuple[Tensor, Tensor]:
         size = self.classifier.size
         if images.shape[1:] != (size, size):
             found = "×".join(map(str, images.shape[1:]))
@@ -59,7 +66,8 @@ class ClassifierFeatures(FeatureNetwork):
                 f"{self.name} takes grey images of {size}×{size}, not {found}.",
                 "Name a network for this size with --features.",
             )
-        return self.classifier.embed(images)
+        features = self.classifier.features(images / 255)
+        return features, self.classifier.classify(features)
 
 
 FEATURE_INPUTS = ("bytes", "tf299")
@@ -102,23 +110,13 @@ class ScriptedFeatures(FeatureNetwork):
         except (RuntimeError, ValueError) as error:
             first = str(error).splitlines()[0]
             raise UserError(f"{path} is not a TorchScript file: {first}.", "Export it with torch.jit.save.") from error
-        self.name, self.digest = f"{path.name} ({feature_input})", f"{file_digest(path)}-{feature_input}"
+        digest = hashlib.blake2b(path.read_bytes(), digest_size=8).hexdigest()
+        self.name, self.digest = f"{path.name} ({feature_input})", f"{digest}-{feature_input}"
         self.device, self.chunk, self.feature_input = torch.device(device), chunk, feature_input
 
-    @torch.no_grad()
-    def embed(self, images: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-        colour = images if images.ndim == 4 else np.repeat(images[..., None], 3, axis=-1)
-        rows, classes = [], []
-        for start in range(0, len(colour), self.chunk):
-            part = colour[start : start + self.chunk].astype(np.float32)
-            pixels = torch.from_numpy(part).permute(0, 3, 1, 2)
-            features, probabilities = self._run(pixels.to(self.device))
-            rows.append(features)
-            if probabilities is not None:
-                classes.append(probabilities)
-        return np.concatenate(rows), np.concatenate(classes) if classes else None
-
-    def _run(self, pixels: Tensor) -> tuple[np.ndarray, np.ndarray | None]:
+    def run(self, images: Tensor) -> tuple[Tensor, Tensor | None]:
+        colour = images if images.ndim == 4 else images[..., None].repeat(1, 1, 1, 3)
+        pixels = colour.permute(0, 3, 1, 2).to(self.device)
         scaled = (tf_resize(pixels) - 128) / 128 if self.feature_input == "tf299" else pixels
         try:
             out = self.network(scaled)
@@ -129,6 +127,4 @@ class ScriptedFeatures(FeatureNetwork):
                 f"{self.name} does not take images of {size}: {last}.", "Name a network for this size."
             ) from error
         features, logits = out if isinstance(out, (tuple, list)) else (out, None)
-        probabilities = None if logits is None else logits.double().softmax(-1).cpu().numpy()
-        pooled = features.flatten(2).mean(2) if features.ndim > 2 else features
-        return pooled.double().cpu().numpy(), probabilities
+        return features.flatten(2).mean(2) if features.ndim > 2 else features, logits

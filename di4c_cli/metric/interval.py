@@ -14,7 +14,8 @@ from statistics import NormalDist
 
 import numpy as np
 
-CONFIDENCE_LEVEL = 0.95
+NORMAL_QUANTILE = NormalDist().inv_cdf(0.975)
+"""z with P(|Z| < z) = 95 %, the level of all intervals."""
 RESAMPLES = 1000
 SPLITS = 10
 T_QUANTILES = {1: 12.706, 2: 4.303, 3: 3.182}
@@ -35,19 +36,14 @@ class Interval:
     bias: float | None = None
 
 
-def normal_quantile(level: float = CONFIDENCE_LEVEL) -> float:
-    """z with P(|Z| < z) = level."""
-    return NormalDist().inv_cdf(0.5 + level / 2)
-
-
-def t_quantile(freedom: int, level: float = CONFIDENCE_LEVEL) -> float:
-    """Student's quantile: a table at 95 % below 4 degrees of freedom, else the Cornish–Fisher expansion.
+def t_quantile(freedom: int) -> float:
+    """Student's quantile at 95 %: a table below 4 degrees of freedom, else the Cornish–Fisher expansion.
 
     The expansion is within 0.01 from 4 degrees of freedom on.
     """
-    if freedom in T_QUANTILES and level == CONFIDENCE_LEVEL:
+    if freedom in T_QUANTILES:
         return T_QUANTILES[freedom]
-    z = normal_quantile(level)
+    z = NORMAL_QUANTILE
     terms = (
         (z**3 + z) / 4,
         (5 * z**5 + 16 * z**3 + 3 * z) / 96,
@@ -67,7 +63,7 @@ def bootstrap_means(values: np.ndarray, draws: int = RESAMPLES, seed: int = 0, c
     return np.concatenate(out)
 
 
-def of_mean(values: np.ndarray, transform: Callable[[np.ndarray], np.ndarray] | None = None, seed: int = 0) -> Interval:
+def of_mean(values: np.ndarray, transform: Callable[[np.ndarray], np.ndarray] = lambda x: x, seed: int = 0) -> Interval:
     """Mean of independent per-sample values with a percentile bootstrap interval.
 
     `transform` is a monotone function of the mean (exp for a perplexity) and is applied to value and ends.
@@ -75,15 +71,14 @@ def of_mean(values: np.ndarray, transform: Callable[[np.ndarray], np.ndarray] | 
     bootstrap is too narrow by √((n-1)/n) and by the tail of t.
     """
     values = np.asarray(values, np.float64)
-    map_ = transform or (lambda x: x)
-    value = float(map_(values.mean()))
+    value = float(transform(values.mean()))
     n = len(values)
     if n < MIN_SAMPLES:
         return Interval(value)
     means = bootstrap_means(values, seed=seed)
     tail = NormalDist().cdf(-np.sqrt(n / (n - 1)) * t_quantile(n - 1))
-    ends = sorted(float(map_(end)) for end in np.quantile(means, [tail, 1 - tail]))
-    return Interval(value, float(np.std(map_(means), ddof=1)), ends[0], ends[1], "bootstrap")
+    ends = sorted(float(transform(end)) for end in np.quantile(means, [tail, 1 - tail]))
+    return Interval(value, float(np.std(transform(means), ddof=1)), ends[0], ends[1], "bootstrap")
 
 
 def of_splits(value: float, parts: Sequence[float], scaling_bias: bool = False) -> Interval:

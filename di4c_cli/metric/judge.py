@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import io
 from contextlib import redirect_stderr
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -34,23 +33,12 @@ class CausalJudge:
     def __init__(self, name: str, network: Any, tokenizer: Any) -> None:
         self.name, self.network, self.tokenizer = name, network.eval(), tokenizer
         self.digest = tensors_digest(network.state_dict())
-        config = network.config
-        self.window = int(getattr(config, "max_position_embeddings", 1024))
-        self.vocabulary = int(config.vocab_size)
-
-    @property
-    def device(self) -> torch.device:
-        return next(self.network.parameters()).device
-
-    @property
-    def end(self) -> int | None:
-        """The id of end-of-text."""
-        return None if self.tokenizer.eos_token_id is None else int(self.tokenizer.eos_token_id)
-
-    @property
-    def start(self) -> int | None:
-        """The token before the first one, so that the first one can be scored too."""
-        return self.end if self.tokenizer.bos_token_id is None else int(self.tokenizer.bos_token_id)
+        self.device = next(network.parameters()).device
+        self.window = int(getattr(network.config, "max_position_embeddings", 1024))
+        self.vocabulary = int(network.config.vocab_size)
+        self.end: int | None = tokenizer.eos_token_id
+        # the token before the first one, so that the first one can be scored too
+        self.start: int | None = self.end if tokenizer.bos_token_id is None else tokenizer.bos_token_id
 
     @torch.no_grad()
     def losses(self, ids: Tensor) -> Tensor:
@@ -89,10 +77,8 @@ class CausalJudge:
         return ids
 
     def same_tokens(self, tokenizer: Any) -> bool:
-        """Does a `tokenizers` tokenizer number its tokens as the judge does?"""
-        own: dict[str, int] = self.tokenizer.get_vocab()
-        other: dict[str, int] = tokenizer.get_vocab()
-        return len(other) <= len(own) and all(own.get(token) == number for token, number in other.items())
+        """Whether a `tokenizers` tokenizer numbers its tokens as the judge does."""
+        return bool(tokenizer.get_vocab().items() <= self.tokenizer.get_vocab().items())
 
 
 def load_judge(ref: str, device: str = "cpu") -> CausalJudge:
@@ -104,17 +90,13 @@ def load_judge(ref: str, device: str = "cpu") -> CausalJudge:
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     path = Path(ref)
-    if path.suffix == ".gguf":
-        if not path.is_file():
-            raise UserError(f"There is no judge {path}.", "Check the path.")
-        where, options = str(path.parent), {"gguf_file": path.name}
-    else:
-        if not path.exists() and (ref.startswith((".", "/", "~")) or ref.count("/") > 1):
-            raise UserError(f"There is no judge {path}.", "Check the path.")
-        where, options = ref, {}
+    gguf = path.suffix == ".gguf"
+    if not path.exists() and (gguf or ref.startswith((".", "/", "~")) or ref.count("/") > 1):
+        raise UserError(f"There is no judge {path}.", "Check the path.")
+    where, options = (str(path.parent), {"gguf_file": path.name}) if gguf else (ref, {})
     tokenizer = _load_tokenizer(transformers, ref, where, options)
     try:
-        extra = {} if options else {"use_safetensors": True}
+        extra = {} if gguf else {"use_safetensors": True}
         with redirect_stderr(io.StringIO()):  # unpacking a GGUF file draws its own progress bar
             network = transformers.AutoModelForCausalLM.from_pretrained(
                 where, dtype=torch.float32, trust_remote_code=False, **options, **extra
@@ -146,14 +128,11 @@ def _cannot(ref: str, path: Path, what: str, error: Exception) -> UserError | Fa
 
 def published_losses(judge: CausalJudge, ids: Tensor, prompt: int = 0) -> np.ndarray:
     """Mean loss in nats of each sample's tokens from position `prompt` on, `(n, D)` -> `(n,)`."""
-    losses = judge.losses(ids)
-    # losses[:, i] belongs to position i + 1
-    out: np.ndarray = losses[:, max(0, prompt - 1) :].double().mean(1).numpy()
-    return out
+    losses = judge.losses(ids)[:, max(0, prompt - 1) :]  # column i belongs to position i + 1
+    return np.asarray(losses.double().mean(1))
 
 
-@dataclass(frozen=True)
-class StrictScore:
+class StrictScore(NamedTuple):
     """Sums over the scored tokens of one text."""
 
     nats: float
@@ -172,8 +151,7 @@ def strict_score(judge: CausalJudge, text: str) -> StrictScore:
         return StrictScore(0.0, 0, 0)
     losses = judge.losses(torch.tensor([given + ids]))[0].double()
     counted = ids if given else ids[1:]
-    ended = bool(counted) and counted[-1] == judge.end
-    visible = counted[:-1] if ended else counted
-    size = len(judge.tokenizer.decode(visible).encode()) if visible else 0
+    visible = [token for token in counted if token != judge.end]  # only the last one can be end-of-text
+    size = len(judge.tokenizer.decode(visible).encode())
     # end-of-text is scored, but it is not a byte of the text; a text of nothing else counts as one byte
     return StrictScore(float(losses.sum()), len(counted), max(1, size))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from di4c_cli.errors import UserError
+from di4c_cli.metric.exact import divergence
 
 MAUVE_SCALE = 5.0
 MAUVE_RUNS = 5
@@ -50,32 +51,27 @@ def _prepare(p: np.ndarray, q: np.ndarray) -> np.ndarray:
     return out
 
 
-def frontier_area(p: np.ndarray, q: np.ndarray, scale: float = MAUVE_SCALE) -> float:
+def frontier_area(p: np.ndarray, q: np.ndarray) -> float:
     """The score of two histograms `(k,)`."""
     curve = [(0.0, 1.0), (1.0, 0.0)]
     for w in np.linspace(1e-6, 1 - 1e-6, CURVE_POINTS):
         r = w * p + (1 - w) * q
-        curve.append((float(np.exp(-scale * _kl(q, r))), float(np.exp(-scale * _kl(p, r)))))
+        curve.append((float(np.exp(-MAUVE_SCALE * divergence(q, r))), float(np.exp(-MAUVE_SCALE * divergence(p, r)))))
     x, y = np.array(sorted(curve, key=lambda point: (point[0], -point[1]))).T
-    return float(np.trapezoid(y, x)) if hasattr(np, "trapezoid") else float(np.trapz(y, x))  # type: ignore[attr-defined]
+    return float((np.diff(x) * (y[1:] + y[:-1]) / 2).sum())
 
 
-def _kl(a: np.ndarray, b: np.ndarray) -> float:
-    seen = a > 0
-    return float((a[seen] * np.log(a[seen] / b[seen])).sum())
-
-
-def mauve(p: np.ndarray, q: np.ndarray, seed: int = 0, scale: float = MAUVE_SCALE, buckets: int | None = None) -> float:
-    """MAUVE of features `(n, F)` and `(m, F)`; by default a tenth of the smaller set as buckets."""
+def mauve(p: np.ndarray, q: np.ndarray, seed: int = 0) -> float:
+    """MAUVE of features `(n, F)` and `(m, F)`, with a tenth of the smaller set as the number of clusters."""
     fewest = min(len(p), len(q))
     if fewest < 2:
         raise UserError("MAUVE needs at least 2 texts on each side.", "Raise -n.")
-    clusters = buckets or max(2, round(fewest / 10))
+    clusters = max(2, round(fewest / 10))
     owner = kmeans(_prepare(p, q), clusters, seed)
     left, right = (np.bincount(part, minlength=clusters) for part in (owner[: len(p)], owner[len(p) :]))
-    return frontier_area(left / left.sum(), right / right.sum(), scale)
+    return frontier_area(left / left.sum(), right / right.sum())
 
 
-def mauve_runs(p: np.ndarray, q: np.ndarray, runs: int = MAUVE_RUNS, scale: float = MAUVE_SCALE) -> np.ndarray:
-    """The score over `runs` seeds of the quantisation, `(runs,)`."""
-    return np.array([mauve(p, q, seed, scale) for seed in range(runs)])
+def mauve_runs(p: np.ndarray, q: np.ndarray) -> np.ndarray:
+    """The score for each seed of the quantisation, `(MAUVE_RUNS,)`."""
+    return np.array([mauve(p, q, seed) for seed in range(MAUVE_RUNS)])

@@ -15,7 +15,8 @@ NEAREST_BLOCK = 256
 
 
 def squared_distances(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """`(n, m)`."""
+    """Squared Euclidean distances of `(n, F)` and `(m, F)` in float64, `(n, m)`."""
+    a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
     out: np.ndarray = (a * a).sum(1)[:, None] + (b * b).sum(1)[None] - 2 * a @ b.T
     return out
 
@@ -45,14 +46,18 @@ def covered(points: np.ndarray, centres: np.ndarray, radius: np.ndarray) -> np.n
         (squared_distances(points[start : start + DISTANCE_BLOCK], centres) <= radius[None]).any(1)
         for start in range(0, len(points), DISTANCE_BLOCK)
     ]
-    return np.concatenate(parts) if parts else np.zeros(0, bool)
+    return np.concatenate(parts)
 
 
-def precision_recall(features: np.ndarray, reference: np.ndarray, neighbours: int = NEIGHBOURS) -> tuple[float, float]:
-    """Share of samples inside the reference's manifold, and of the reference inside the samples'."""
-    precision = covered(features, reference, radii(reference, neighbours)).mean()
-    recall = covered(reference, features, radii(features, neighbours)).mean()
-    return float(precision), float(recall)
+def precision_recall(
+    features: np.ndarray, reference: np.ndarray, neighbours: int = NEIGHBOURS
+) -> tuple[np.ndarray, np.ndarray]:
+    """Which samples are inside the reference's manifold, and which reference points inside the samples'.
+
+    Precision and recall are the means of the two.
+    """
+    inside = covered(features, reference, radii(reference, neighbours))
+    return inside, covered(reference, features, radii(features, neighbours))
 
 
 def half_recalls(
@@ -81,11 +86,6 @@ def half_recalls(
     return out
 
 
-def euclidean(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Squared distances of `(n, F)` and `(m, F)`, whole numbers too, `(n, m)`."""
-    return squared_distances(a.astype(np.float64), b.astype(np.float64))
-
-
 def hamming(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Number of places where `(n, D)` and `(m, D)` differ, `(n, m)`."""
     return np.asarray((a[:, None] != b[None]).sum(-1))
@@ -95,7 +95,7 @@ def nearer_to_training(
     samples: np.ndarray,
     training: np.ndarray,
     held_out: np.ndarray,
-    distance: Callable[[np.ndarray, np.ndarray], np.ndarray] = euclidean,
+    distance: Callable[[np.ndarray, np.ndarray], np.ndarray] = squared_distances,
 ) -> np.ndarray:
     """1 for each sample whose nearest item is a training item, 0 for a held-out item, ½ for a tie, `(n,)`.
 
@@ -103,15 +103,11 @@ def nearer_to_training(
     has a mean of one half.
     """
     count = min(len(training), len(held_out))
-    training, held_out = _evenly(training, count), _evenly(held_out, count)
+    evenly = (items[np.arange(count) * len(items) // count] for items in (training, held_out))
+    training, held_out = evenly
     parts = []
     for start in range(0, len(samples), NEAREST_BLOCK):
         block = samples[start : start + NEAREST_BLOCK]
         own, other = distance(block, training).min(1), distance(block, held_out).min(1)
         parts.append((own < other) + 0.5 * (own == other))
     return np.concatenate(parts)
-
-
-def _evenly(items: np.ndarray, count: int) -> np.ndarray:
-    """`count` of the items, spread over all of them."""
-    return items[np.arange(count) * len(items) // count]

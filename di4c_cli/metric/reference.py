@@ -25,8 +25,8 @@ MAX_FEATURE_ROWS = 10_000
 class FeatureReference:
     """Moments of all reference images and the features of the first `MAX_FEATURE_ROWS`.
 
-    `network` and `digest` are hashes of feature network and images, `source` is where the images were, `size` their
-    height and width, empty if unknown.
+    `network` and `digest` are hashes of the feature network and of the images, `source` says where the images were,
+    `size` is their height and width, empty if unknown.
     """
 
     name: str
@@ -41,19 +41,6 @@ class FeatureReference:
     def count(self) -> int:
         return self.moments.count
 
-    def require(self, n: int) -> None:
-        """Reject a reference smaller than the sample: its noise would be read as the model's."""
-        if self.count < n:
-            raise UserError(
-                f"The reference '{self.name}' has {self.count} images, fewer than the {n} samples.",
-                f"Use -n {self.count} or a larger reference.",
-            )
-
-    def require_size(self, size: tuple[int, ...]) -> None:
-        """Reject images of another size than the samples'."""
-        if self.size:
-            require_size(self.name, self.size, size)
-
     def check_network(self, network: FeatureNetwork) -> None:
         """Reject statistics of another feature network."""
         if network.digest != self.network:
@@ -67,9 +54,9 @@ class FeatureReference:
         provenance = {"name": self.name, "network": self.network, "digest": self.digest, "count": self.count}
         provenance |= {"source": self.source, "size": list(self.size)}
         buffer = io.BytesIO()
-        arrays = {**self.moments.arrays(), "features": self.features.astype(np.float32)}
+        arrays = {**vars(self.moments), "features": self.features.astype(np.float32)}
         arrays["provenance"] = np.array(json.dumps(provenance))
-        np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
+        np.savez_compressed(buffer, **arrays)
         files.write_bytes(path, buffer.getvalue())
 
     @classmethod
@@ -78,7 +65,8 @@ class FeatureReference:
         try:
             with np.load(path, allow_pickle=False) as file:
                 provenance = json.loads(str(file["provenance"]))
-                moments, features = FeatureMoments.from_arrays(file), file["features"]
+                moments = FeatureMoments(int(file["count"]), file["mean"], file["scatter"])
+                features = file["features"]
                 name, made_by, digest = (str(provenance[key]) for key in ("name", "network", "digest"))
                 size = tuple(int(side) for side in provenance.get("size", ()))
         except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
@@ -108,8 +96,7 @@ def make_reference(
         digest.update(np.ascontiguousarray(images).tobytes())
         size = images.shape[1:3]
         features, _ = network.embed(images)
-        moments = moments or FeatureMoments(features.shape[1])
-        moments.add(features)
+        moments = FeatureMoments.of(features) if moments is None else moments + FeatureMoments.of(features)
         kept.append(features[:room].astype(np.float32))
         room -= len(kept[-1])
     if moments is None:
@@ -121,13 +108,12 @@ def cached_reference(
     path: Path, name: str, network: FeatureNetwork, batches: Iterable[np.ndarray], source: str
 ) -> FeatureReference:
     """The reference at `path` if this network made it from this source, else a fresh one, written there."""
-    if path.is_file():
-        try:
-            found = FeatureReference.load(path)
-            if found.network == network.digest and found.source == source:
-                return found
-        except UserError:
-            pass  # a damaged cache is computed again
+    try:
+        found = FeatureReference.load(path)
+        if found.network == network.digest and found.source == source:
+            return found
+    except UserError:
+        pass  # a missing or damaged cache is computed again
     made = make_reference(name, network, batches, source)
     made.save(path)
     return made

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
 from typing import Any
@@ -29,6 +28,8 @@ PAGE_COLOURS = {
 }
 """Colours of the charts as CSS variables of the page, which has a dark and a printed version."""
 TEXT_COLOUR, GRID_COLOUR = "#5d6571", "#e3e0db"
+SVG_NOISE = r'<metadata>.*?</metadata>|<style.*?</style>| xmlns(:\w+)?="[^"]*"|<!--.*?-->| font-family: [^;]*;'
+"""What matplotlib writes into an SVG and the page does not need."""
 LINE_STYLES = ("-", "--", ":", "-.")
 PNG_SIZE, LARGE, SMALL = (6.4, 4.0), (7.0, 3.2), (4.2, 2.6)
 """Inches. A chart that is drawn small gets a small size, so that its numbers stay readable."""
@@ -40,7 +41,7 @@ TRADE_OFF_PARTNER = {"frechet": "is"}
 
 @dataclass
 class Line:
-    """Points (x, y) with optional intervals (low, high); `dotted` if the colour has a line already."""
+    """Points (x, y) with optional intervals (low, high)."""
 
     name: str
     colour: str
@@ -150,14 +151,7 @@ def as_svg(chart: Chart, size: tuple[float, float] = SMALL) -> str:
         return ""
     text = _draw(chart, size, "", "svg").decode()
     text = text[text.index("<svg") :]
-    for unwanted in (
-        r"<metadata>.*?</metadata>",
-        r"<style.*?</style>",
-        r' xmlns(:\w+)?="[^"]*"',
-        r"<!--.*?-->",
-        r" font-family: [^;]*;",
-    ):
-        text = re.sub(unwanted, "", text, flags=re.S)
+    text = re.sub(SVG_NOISE, "", text, flags=re.S)
     used = set(re.findall(r'(?:href="|url\()#([^")]+)', text))
     text = re.sub(r' id="([^"]*)"', lambda found: found[0] if found[1] in used else "", text)
     label = f'role="img" aria-label="{escape(chart.title)}"'
@@ -213,15 +207,11 @@ def _draw_line(axes: Any, line: Line) -> None:
     marker = "o" if line.markers else ""
     look = {"color": line.colour, "ls": line.style, "marker": marker, "ms": 4.5, "capsize": 3}
     width = 1.8 if line.style == "-" else 1.2
-    if any(ends):
-        axes.errorbar(x, y, bars, label=line.name, lw=width, **look)
-    else:
-        look.pop("capsize")
-        axes.plot(x, y, label=line.name, lw=width, **look)
+    axes.errorbar(x, y, bars if any(ends) else None, label=line.name, lw=width, **look)
 
 
 def _scale(axes: Any, chart: Chart) -> None:
-    """Steps in powers of two; every step count has its tick while there is room."""
+    """Steps in powers of two, with a tick for every step count."""
     from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter  # slow to import, see above
 
     shown = sorted({x for line in chart.lines for x, _ in line.points})
@@ -238,10 +228,3 @@ def _scale(axes: Any, chart: Chart) -> None:
         axes.margins(y=0.15)
     elif chart.from_zero:
         axes.set_ylim(bottom=0)
-
-
-def training_chart(name: str, points: Sequence[tuple[float, float]]) -> Chart:
-    """A training curve."""
-    return Chart(
-        f"{name} in training", "iteration", name, [Line(name, ROW_COLOURS["student"], list(points), markers=False)]
-    )

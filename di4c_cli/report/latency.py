@@ -27,8 +27,7 @@ def latency(results: Results, run: Path | None) -> str:
         for cell in results.cells
         if cell.n and cell.seconds
     ]
-    bench = None if run is None else read_bench(run / LATENCY_FILE)
-    measured = "" if bench is None else bench_tables(bench)
+    measured = "" if run is None else bench_tables(run / LATENCY_FILE)
     where = f"on {escape(results.device)} with {results.threads} threads"
     hint = "" if measured else "; <code>di4c bench-latency</code> measures it properly"
     wall = html_table(["model", "sampling", "ms per sample", "samples"], rows)
@@ -38,33 +37,18 @@ def latency(results: Results, run: Path | None) -> str:
     return f"<h2>Latency</h2>{measured}{wall}"
 
 
-def read_bench(path: Path) -> dict[str, Any] | None:
-    """The JSON object of `bench-latency`: the file's last line, tables before it are skipped.
+def bench_tables(path: Path) -> str:
+    """Every side's figures, the ratios with their intervals and the machine, from `bench-latency`'s last line.
 
-    None for anything else: a file beside the results must not stop the page.
+    Empty if there is no such file or it holds anything else: a file beside the results must not stop the page.
     """
     try:
-        text = path.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError):
-        return None
-    for candidate in (text, text.rpartition("\n")[2]):
-        try:
-            found = json.loads(candidate)
-        except ValueError:
-            continue
-        if isinstance(found, dict) and isinstance(found.get("results"), list):
-            return found
-    return None
-
-
-def bench_tables(bench: dict[str, Any]) -> str:
-    """Every side's figures, the ratios with their intervals and the machine; empty for another file's content."""
-    try:
+        bench = json.loads(path.read_text(encoding="utf-8").strip().rpartition("\n")[2])
         found = bench["results"]
         rows = [_side(result, name, side) for result in found for name, side in result["sides"].items()]
         ratios = [_ratio(result, key) for result in found for key in LATENCY_RATIOS if key in result]
         machine = f"{bench['processor']}, {bench['device']}, {bench['threads']} threads, torch {bench['torch']}"
-    except (KeyError, TypeError, ValueError, AttributeError):
+    except (OSError, KeyError, TypeError, ValueError, AttributeError):
         return ""
     if not rows:
         return ""

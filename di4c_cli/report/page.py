@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
 from di4c_cli import files
 from di4c_cli.errors import UserError
-from di4c_cli.evaluation.results import Results, load
+from di4c_cli.evaluation.results import Results
 from di4c_cli.report import sections
 from di4c_cli.report.charts import as_png, steps_chart, tradeoff_chart
 from di4c_cli.report.latency import latency
@@ -22,13 +21,12 @@ def page(results: Results, folder: Path, run: Path | None = None) -> str:
     headline = "".join(f'<p class="headline">{escape(line)}</p>' for line in sentences(results))
     notes = "".join(f"<li>{escape(note)}</li>" for note in _notes(results))
     style = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
-    repeats = results.cells[0].repeats if results.cells else 1
-    repeated = f", {repeats} repeats" if repeats > 1 else ""
-    count, seed = (results.cells[0].n, results.cells[0].seed) if results.cells else (0, 0)
+    first = results.cells[0]
+    repeated = f", {first.repeats} repeats" if first.repeats > 1 else ""
     parts = [
         f"<h1>{title}</h1>",
-        f'<p class="soft">Protocol {escape(results.protocol)}; {count} samples per cell, seed {seed}{repeated}; '
-        f"{escape(', '.join(i.name for i in results.instruments))}; {escape(results.created[:10])}</p>",
+        f'<p class="soft">Protocol {escape(results.protocol)}; {first.n} samples per cell, seed {first.seed}{repeated}'
+        f"; {escape(', '.join(i.name for i in results.instruments))}; {escape(results.created[:10])}</p>",
         headline,
         sections.quality(results),
         f"<h3>Notes</h3><ul>{notes}</ul>" if notes else "",
@@ -78,17 +76,8 @@ def write_all(results: Results, out: Path, run: Path | None = None) -> list[Path
     return [*paths, write_page(results, out, run)]
 
 
-@dataclass(frozen=True)
-class ReportSource:
-    """Results, the folder with their pictures, and their run (None: no run)."""
-
-    results: Results
-    folder: Path
-    run: Path | None
-
-
-def locate(path: Path | None) -> ReportSource:
-    """The results of a run, an evaluation folder or a results.json; without a path the newest in this folder."""
+def locate(path: Path | None) -> Path:
+    """The results.json of a run, an evaluation folder or its results.json; without a path the newest in this folder."""
     if path is None:
         found = [*Path("runs").glob("*/evaluation/results.json"), *Path("evaluations").glob("**/results.json")]
         if not found:
@@ -96,18 +85,8 @@ def locate(path: Path | None) -> ReportSource:
         path = max(found, key=lambda file: file.stat().st_mtime)
     if not path.exists():
         raise UserError(f"There is no {path}.", "Name a run or an evaluation.")
-    file = path if path.is_file() else _file_in(path)
-    folder = file.parent
-    return ReportSource(load(file), folder, run_of(folder))
-
-
-def _file_in(folder: Path) -> Path:
-    for candidate in (folder / "results.json", folder / "evaluation" / "results.json"):
-        if candidate.is_file():
-            return candidate
-    raise UserError(f"{folder} has no evaluation.", f"Run `di4c eval --student {folder}` first.")
-
-
-def run_of(folder: Path) -> Path | None:
-    """The run that contains an evaluation folder, if any."""
-    return next((place for place in (folder, folder.parent) if (place / "recipe.yaml").is_file()), None)
+    names = ("", "results.json", "evaluation/results.json")
+    file = next((path / name for name in names if (path / name).is_file()), None)
+    if file is None:
+        raise UserError(f"{path} has no evaluation.", f"Run `di4c eval --student {path}` first.")
+    return file

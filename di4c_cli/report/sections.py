@@ -13,13 +13,14 @@ from di4c_cli.evaluation.results import Cell, Results
 from di4c_cli.report.charts import (
     LARGE,
     PAGE_COLOURS,
+    ROW_COLOURS,
     SMALL,
     Chart,
+    Line,
     as_svg,
     row_colour,
     steps_chart,
     tradeoff_charts,
-    training_chart,
 )
 from di4c_cli.report.summary import is_frontier
 from di4c_cli.report.table import overview, steps_saved_rows
@@ -55,9 +56,9 @@ def quality(results: Results) -> str:
         charts = tradeoff_charts(results, results.main_figure)
     else:
         charts = [steps_chart(results, metric) for metric in results.metrics]
-    header, rows = overview(results)
+    table = overview(results)
     title = "Trade-off" if frontier else "Quality against steps"
-    figures = f"<h3>Figures</h3>{html_table(header, rows)}"
+    figures = f"<h3>Figures</h3>{html_table(table.header, table.rows)}"
     return f"<h2>{title}</h2>{legend(results)}{chart_grid(charts)}{figures}{steps_saved(results)}"
 
 
@@ -146,7 +147,8 @@ def curves(run: Path | None) -> str:
         values = [row.get(name, row.get(OLD_CURVES.get(name, name))) for row in rows]
         points = [(float(i), value) for i, value in enumerate(values, 1) if isinstance(value, (int, float))]
         if len(points) > 1:
-            charts.append(training_chart(name, _thin(points)))
+            line = Line(name, ROW_COLOURS["student"], _thin(points), markers=False)
+            charts.append(Chart(f"{name} in training", "iteration", name, [line]))
     return f"<h2>Training</h2>{chart_grid(charts)}" if charts else ""
 
 

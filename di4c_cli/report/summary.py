@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from itertools import pairwise
 
-from di4c_cli.evaluation.results import Cell, Results
+import numpy as np
+
+from di4c_cli.evaluation.results import Cell, Results, best_cell
 from di4c_cli.report.table import METRIC_NAMES, number
 
 
@@ -33,16 +33,12 @@ def is_frontier(results: Results) -> bool:
 
 
 def _values(results: Results, row: str, metric: str) -> dict[int, float]:
+    """A row's figure by step count; cells with corrector steps have more evaluations than steps and are left out."""
     return {
         cell.steps: cell.figures[metric].value
         for cell in results.cells
-        if cell.row == row and cell.steps is not None and metric in cell.figures and not _has_corrector(cell)
+        if cell.row == row and cell.steps is not None and metric in cell.figures and not cell.settings.get("corrector")
     }
-
-
-def _has_corrector(cell: Cell) -> bool:
-    """Corrector steps are evaluations too, so such a cell is not one of `cell.steps` evaluations."""
-    return bool(cell.settings.get("corrector"))
 
 
 def speed_up(results: Results, metric: str) -> list[str]:
@@ -70,68 +66,39 @@ def best_of_each(results: Results, metric: str) -> list[str]:
             groups.setdefault((cell.row, cell.steps), []).append(cell)
     out = []
     for (row, _), cells in groups.items():
-        sign = -1 if cells[0].figures[metric].better == "higher" else 1
-        best = min(cells, key=lambda cell: sign * cell.figures[metric].value)
+        best = best_cell(cells, metric)
         out.append(f"{name}, best of {row}: {number(best.figures[metric].value)} ({best.column}).")
     return out
 
 
 def at_equal_entropy(results: Results, metric: str) -> list[str]:
     """One line per step count: the student's mean figure and the teacher's where their entropies agree."""
-    found = equal_entropy(results, metric)
     name = METRIC_NAMES.get(metric, metric)
     out = []
-    for steps in sorted({point.steps for point in found}):
-        points = [point for point in found if point.steps == steps]
-        mine = sum(point.value for point in points) / len(points)
-        other = sum(point.other for point in points) / len(points)
-        low, high = min(p.entropy for p in points), max(p.entropy for p in points)
-        where = f"{number(low)}" if len(points) == 1 else f"{number(low)} to {number(high)}"
-        sides = f"student {number(mine)}, teacher {number(other)}"
+    for steps in sorted({cell.steps for cell in results.cells if cell.steps is not None}):
+        points = equal_entropy(results, steps, metric)
+        if not points:
+            continue
+        entropy, mine, other = zip(*points)
+        low, high = number(min(entropy)), number(max(entropy))
+        where = low if len(points) == 1 else f"{low} to {high}"
+        sides = f"student {number(sum(mine) / len(points))}, teacher {number(sum(other) / len(points))}"
         out.append(f"{name} at equal entropy ({where} nats), {steps} steps: {sides}.")
     return out or [f"The models' entropies do not overlap, so their {name} cannot be compared."]
 
 
-@dataclass(frozen=True)
-class EqualEntropyPoint:
-    """A student's figure, and the teacher's at the same entropy on its curve over temperatures."""
-
-    steps: int
-    entropy: float
-    value: float
-    other: float
-
-
-def entropy_curve(results: Results, row: str, steps: int, metric: str) -> list[tuple[float, float]]:
-    """(entropy, figure) of a model at one step count over its temperatures, by entropy."""
-    points = [
-        (cell.figures["entropy"].value, cell.figures[metric].value)
-        for cell in results.cells
-        if cell.row == row and cell.steps == steps and {"entropy", metric} <= cell.figures.keys()
-    ]
-    return sorted(points)
-
-
-def interpolate(points: list[tuple[float, float]], at: float) -> float | None:
-    """Linear between neighbours; None outside the curve."""
-    for (left, low), (right, high) in pairwise(points):
-        if left <= at <= right:
-            return low if right == left else low + (high - low) * (at - left) / (right - left)
-    return None
-
-
-def equal_entropy(results: Results, metric: str) -> list[EqualEntropyPoint]:
-    """The student's points that lie within the teacher's curve of the same step count.
+def equal_entropy(results: Results, steps: int, metric: str) -> list[tuple[float, float, float]]:
+    """(entropy, student's figure, teacher's figure) of the student's points within the teacher's curve.
 
     A lower perplexity at a lower entropy is no progress, so models are compared at equal entropy.
     """
-    out = []
-    for steps in sorted({cell.steps for cell in results.cells if cell.steps is not None}):
-        other = entropy_curve(results, "teacher", steps, metric)
-        if len(other) < 2:
-            continue
-        for entropy, value in entropy_curve(results, "student", steps, metric):
-            there = interpolate(other, entropy)
-            if there is not None:
-                out.append(EqualEntropyPoint(steps, entropy, value, there))
-    return out
+    curves: dict[str, list[tuple[float, float]]] = {"teacher": [], "student": []}
+    for cell in results.cells:
+        if cell.row in curves and cell.steps == steps and {"entropy", metric} <= cell.figures.keys():
+            curves[cell.row].append((cell.figures["entropy"].value, cell.figures[metric].value))
+    teacher, student = map(sorted, curves.values())
+    if len(teacher) < 2:
+        return []
+    x, y = np.array(teacher).T
+    found = [float(np.interp(entropy, x, y, left=np.nan, right=np.nan)) for entropy, _ in student]
+    return [(entropy, mine, other) for (entropy, mine), other in zip(student, found) if not math.isnan(other)]

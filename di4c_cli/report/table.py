@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from di4c_cli.evaluation.protocol import CellSpec, EvaluationProtocol
@@ -11,8 +12,6 @@ METRIC_NAMES = {
     "frechet": "Fréchet distance",
     "kid": "KID",
     "is": "inception score",
-    "precision": "precision",
-    "recall": "recall",
     "bits_per_char": "bits per character",
     "bits_per_byte": "bits per byte",
     "entropy": "unigram entropy",
@@ -64,10 +63,9 @@ def figure_text(figure: Figure) -> str:
     return text
 
 
-def cell_text(cell: Cell | None, metric: str, paper: float | None = None) -> str:
-    """Our figure, and the paper's in brackets."""
-    ours = figure_text(cell.figures[metric]) if cell is not None and metric in cell.figures else "–"
-    return ours if paper is None else f"{ours} [{paper:.6g}]"
+def cell_text(cell: Cell | None, metric: str) -> str:
+    """The figure of a cell, a dash if it has none."""
+    return figure_text(cell.figures[metric]) if cell is not None and metric in cell.figures else "–"
 
 
 def protocol_tables(results: Results, protocol: EvaluationProtocol) -> list[PrintedTable]:
@@ -83,7 +81,8 @@ def protocol_tables(results: Results, protocol: EvaluationProtocol) -> list[Prin
     return [_grid(results, cells, group) for group in groups]
 
 
-def _lines(results: Results, cells: list[CellSpec], metrics: list[str]) -> PrintedTable:
+def _lines(results: Results, cells: Sequence[Cell | CellSpec], metrics: list[str]) -> PrintedTable:
+    """One line for each cell, one column for each metric."""
     header = ["model", "sampling", *(metric_title(results, metric) for metric in metrics)]
     body = [[cell.row, cell.column, *(_several(results, cell, [metric]) for metric in metrics)] for cell in cells]
     return PrintedTable("", header, body)
@@ -101,7 +100,7 @@ def _grid(results: Results, cells: list[CellSpec], metrics: list[str]) -> Printe
     return PrintedTable(" / ".join(metric_title(results, metric) for metric in metrics), ["", *across], body)
 
 
-def _several(results: Results, spec: CellSpec, metrics: list[str]) -> str:
+def _several(results: Results, spec: Cell | CellSpec, metrics: list[str]) -> str:
     """`ours / ours [paper's / paper's]`."""
     cell = results.cell(spec.row, spec.column)
     ours = " / ".join(cell_text(cell, metric) for metric in metrics)
@@ -109,15 +108,9 @@ def _several(results: Results, spec: CellSpec, metrics: list[str]) -> str:
     return f"{ours} [{' / '.join(theirs)}]" if any(metric in spec.paper for metric in metrics) else ours
 
 
-def overview(results: Results) -> tuple[list[str], list[list[str]]]:
-    """All figures of all cells: one line per cell, one column per metric."""
-    metrics = results.metrics
-    header = ["model", "sampling", *(metric_title(results, metric) for metric in metrics)]
-    body = [
-        [cell.row, cell.column, *(cell_text(cell, metric, cell.paper.get(metric)) for metric in metrics)]
-        for cell in results.cells
-    ]
-    return header, body
+def overview(results: Results) -> PrintedTable:
+    """All figures of all cells."""
+    return _lines(results, results.cells, results.metrics)
 
 
 def interval_text(figure: Figure | None, digits: int = 3) -> str:

@@ -9,10 +9,11 @@ from functools import cached_property
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
 from di4c_cli import codec, embedded
-from di4c_cli.metric.classifier import Classifier, load_classifier
+from di4c_cli.metric.classifier import Classifier
 
 
 @dataclass(frozen=True)
@@ -41,23 +42,15 @@ class ToyTask(ABC):
     steps_saved_samples: int
     """Samples of each cell and repeat of the protocol `tiny-speedup`."""
 
-    @property
-    def main(self) -> str:
-        return self.figures[0]
-
     @cached_property
     def data(self) -> TaskData:
         return self.load_data()
 
-    @property
-    def codec_entry(self) -> dict[str, Any]:
-        """The codec entry in the config.json of the embedded teacher."""
-        entry: dict[str, Any] = json.loads((embedded.model(self.name, "teacher") / "config.json").read_text())
-        return dict(entry["codec"])
-
     @cached_property
     def codec(self) -> codec.Codec:
-        return codec.build(self.codec_entry, embedded.model(self.name, "teacher"))
+        """The codec in the config.json of the embedded teacher."""
+        folder = embedded.model(self.name, "teacher")
+        return codec.build(json.loads((folder / "config.json").read_text())["codec"], folder)
 
     @abstractmethod
     def load_data(self) -> TaskData:
@@ -79,7 +72,10 @@ class ImageTask(ToyTask):
     @cached_property
     def classifier(self) -> Classifier:
         """The classifier whose last hidden layer is the feature space of the metrics."""
-        return load_classifier(embedded.asset(f"{self.classifier_name}.safetensors"), self.image_side)
+        model = Classifier(self.image_side)
+        weights = load_file(embedded.asset(f"{self.classifier_name}.safetensors"))
+        model.load_state_dict({name: tensor.float() for name, tensor in weights.items()})
+        return model.eval().requires_grad_(False)
 
 
 def split(x: Tensor, label: Tensor, held_out: int) -> TaskData:

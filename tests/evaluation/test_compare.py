@@ -61,7 +61,8 @@ def test_compare_rejects_results_measured_differently() -> None:
     with pytest.raises(UserError, match="different references"):
         compare(_results(1.0), _results(1.0, instruments=moved))
     with pytest.raises(UserError, match="no cell in common"):
-        compare(_results(1.0), _results(1.0, cells=[]))
+        other_cell = _results(1.0).cells[0].model_copy(update={"column": "8 steps"})
+        compare(_results(1.0), _results(1.0, cells=[other_cell]))
 
 
 def test_load_reads_results_of_di4c_0_1(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ import pytest
 from di4c_cli.errors import UserError
 from di4c_cli.evaluation.config import EvaluationConfig, ScorerOptions
 from di4c_cli.evaluation.pipeline import prepare
-from di4c_cli.evaluation.protocols import ABSTRACT, PROTOCOLS, get_protocol
+from di4c_cli.evaluation.protocols import PROTOCOLS, get_protocol
 from di4c_cli.evaluation.results import Results
-from di4c_cli.report.summary import equal_entropy, interpolate
+from di4c_cli.report.summary import equal_entropy
 
 
 def _run(name: str, pair: tuple[Path | None, Path | None], out: Path, limit: int = 6, **more: object) -> Results:
@@ -105,8 +105,10 @@ def test_mauve_protocol_compares_with_real_texts(
 
 def test_owt_samples_continues_the_abstract(text_pair: tuple[Path, Path], tmp_path: Path) -> None:
     results = _run("owt-samples", text_pair, tmp_path / "a")
+    prompts = get_protocol("owt-samples").prompts
+    assert prompts is not None and prompts.text.startswith("Diffusion models have")
     assert [(c.column, c.row) for c in results.cells[:2]] == [("4 steps", "teacher"), ("4 steps", "student")]
-    assert all(cell.samples[0].startswith(ABSTRACT[:12]) and not cell.figures for cell in results.cells)
+    assert all(cell.samples[0].startswith(prompts.text[:12]) and not cell.figures for cell in results.cells)
 
 
 def test_evaluation_over_temperatures_is_a_frontier(
@@ -125,10 +127,5 @@ def test_evaluation_over_temperatures_is_a_frontier(
     assert [cell.column for cell in results.cells[:2]] == ["2 steps, T 0.3", "2 steps, T 1"]
     cold, warm = (cell.figures["entropy"].value for cell in results.cells[:2])
     assert cold < warm
-    for point in equal_entropy(results, "perplexity"):
-        assert cold <= point.entropy <= warm
-
-
-def test_interpolate_is_none_outside_the_curve() -> None:
-    assert interpolate([(1.0, 10.0), (3.0, 20.0)], 2.0) == 15.0
-    assert interpolate([(1.0, 10.0), (3.0, 20.0)], 3.5) is None
+    for entropy, _, _ in equal_entropy(results, 2, "perplexity"):
+        assert cold <= entropy <= warm

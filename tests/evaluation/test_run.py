@@ -24,7 +24,7 @@ from di4c_cli.evaluation.results import Results, load
 from di4c_cli.evaluation.run import Evaluation
 from di4c_cli.evaluation.sampling import labels_of
 from di4c_cli.evaluation.scorers import ScorerContext, features, make_scorers
-from di4c_cli.metric.feature_scores import FeatureMoments, frechet, inception_score, kernel_distance
+from di4c_cli.metric.feature_scores import ClassStatistics, FeatureMoments, frechet, kernel_distance
 from di4c_cli.metric.neighbours import nearer_to_training, precision_recall
 from di4c_cli.metric.reference import FeatureReference
 from di4c_cli.model import Model
@@ -57,31 +57,33 @@ class Counting:
 
 
 def compare_pair(
-    teacher: Model, pupil: Model, steps: tuple[int, ...], n: int, seed: int = 0, repeats: int = 1
+    teacher: Model, pupil: Model, steps: tuple[int, ...], n: int, out: Path, seed: int = 0, repeats: int = 1
 ) -> Results:
     """Teacher and student against steps, measured by the digits' own scorers."""
     plain = steps_protocol("tiny-digits", "test", ("teacher", "student"), steps, n)
     protocol = replace(plain, labels="none", repeats=repeats)
     models = [EvaluatedModel("teacher", teacher), EvaluatedModel("student", pupil)]
     scorers = make_scorers(["features", "memorisation"], ScorerContext(teacher, DIGITS, n, Path()))
-    return Evaluation(protocol, models, scorers, n, seed, task=DIGITS).run()
+    return Evaluation(protocol, models, scorers, n, seed, out, DIGITS).run()
 
 
-def test_evaluation_gives_the_figures_of_all_samples_at_once(teacher: Model, pupil: Model, small_parts: None) -> None:
-    results = compare_pair(teacher, pupil, (2,), n=120, seed=3)
+def test_evaluation_gives_the_figures_of_all_samples_at_once(
+    teacher: Model, pupil: Model, tmp_path: Path, small_parts: None
+) -> None:
+    results = compare_pair(teacher, pupil, (2,), 120, tmp_path, seed=3)
     data, decode = DIGITS.data, DIGITS.codec.decode
-    reference, _ = DIGITS.classifier.embed(decode(data.held_out))
+    reference, _ = features.task_features(DIGITS).embed(decode(data.held_out))
     for row, model in (("teacher", teacher), ("student", pupil)):
         x = model.sample(120, steps=2, seed=3)
-        rows, probabilities = DIGITS.classifier.embed(decode(x))
-        precision, recall = precision_recall(rows, reference)
+        rows, probabilities = features.task_features(DIGITS).embed(decode(x))
+        inside, reached = precision_recall(rows, reference)
         vectors = (np.asarray(decode(y)).reshape(len(y), -1) for y in (x, data.train[::2], data.held_out))
         whole = {
             "frechet": frechet(FeatureMoments.of(rows), FeatureMoments.of(reference)),
             "kid": kernel_distance(rows, reference),
-            "is": inception_score(probabilities, 10)[0],
-            "precision": precision,
-            "recall": recall,
+            "is": np.mean([ClassStatistics.of(p).score for p in np.array_split(probabilities, 10)]),
+            "precision": inside.mean(),
+            "recall": reached.mean(),
             "nearer_to_training": nearer_to_training(*vectors).mean(),
         }
         cell = results.cell(row, "2 steps")
@@ -91,10 +93,10 @@ def test_evaluation_gives_the_figures_of_all_samples_at_once(teacher: Model, pup
 
 
 @pytest.mark.slow
-def test_evaluation_repeats_every_cell_with_further_seeds(teacher: Model, pupil: Model) -> None:
+def test_evaluation_repeats_every_cell_with_further_seeds(teacher: Model, pupil: Model, tmp_path: Path) -> None:
     """Each repeat is the evaluation with its seed; the figure is their mean with Student's interval."""
-    results = compare_pair(teacher, pupil, (1, 2), n=40, seed=4, repeats=3)
-    alone = [compare_pair(teacher, pupil, (1, 2), n=40, seed=seed) for seed in (4, 5, 6)]
+    results = compare_pair(teacher, pupil, (1, 2), 40, tmp_path, seed=4, repeats=3)
+    alone = [compare_pair(teacher, pupil, (1, 2), 40, tmp_path / f"{seed}", seed=seed) for seed in (4, 5, 6)]
     for cell in results.cells:
         figure = cell.figures["frechet"]
         found = [other.cell(*cell.key) for other in alone]
@@ -118,7 +120,7 @@ def test_memorisation_scorer_of_text_compares_words() -> None:
 
 
 def test_results_say_how_they_were_obtained(teacher: Model, pupil: Model, tmp_path: Path) -> None:
-    results = compare_pair(teacher, pupil, (1,), n=60, seed=4)
+    results = compare_pair(teacher, pupil, (1,), 60, tmp_path, seed=4)
     cell = results.cells[0]
     assert (cell.n, cell.seed, cell.labels) == (60, 4, "unconditional")
     assert cell.settings["sampler"] == "analytical" and cell.settings["dtype"] == "float64"
@@ -213,13 +215,18 @@ def test_evaluation_never_uses_parts_of_another_model_or_seed(teacher: Model, pu
 def test_score_parts_recompute_a_truncated_file(tmp_path: Path) -> None:
     parts = ScoreParts(tmp_path, 30, 10)
 
+    computed = []
+
     def compute(first: int, count: int) -> dict[str, np.ndarray]:
+        computed.append((first, count))
         return {"value": np.arange(first, first + count)}
 
-    assert parts.fill(compute) == 30
+    parts.fill(compute)
+    assert computed == [(0, 10), (10, 10), (20, 10)]
     victim = sorted(tmp_path.iterdir())[1]
     victim.write_bytes(victim.read_bytes()[:40])
-    assert parts.fill(compute) == 10
+    parts.fill(compute)
+    assert computed[3:] == [(10, 10)]
     np.testing.assert_array_equal(parts.column("value"), np.arange(30))
 
 

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from di4c_cli.errors import UserError
-from di4c_cli.metric.feature_scores import FeatureMoments, frechet, inception_score, kernel_distance
+from di4c_cli.metric.feature_scores import ClassStatistics, FeatureMoments, frechet, kernel_distance
 from di4c_cli.metric.features import FeatureNetwork, ScriptedFeatures, tensors_digest, tf_resize
-from di4c_cli.metric.reference import FeatureReference, cached_reference, make_reference
+from di4c_cli.metric.reference import FeatureReference, cached_reference, make_reference, require_size
 from tests.helpers.scan_network import Scan
 
 
@@ -58,7 +58,7 @@ def test_feature_scores_agree_with_torchmetrics(script: Path) -> None:
     score = InceptionScore(feature=Only(1), splits=1)
     score.update(pixels[1])
     assert law is not None
-    assert inception_score(law)[0] == pytest.approx(float(score.compute()[0]), rel=1e-4)
+    assert ClassStatistics.of(law).score == pytest.approx(float(score.compute()[0]), rel=1e-4)
 
 
 def test_scripted_features_repeat_grey_images_in_any_chunk(script: Path) -> None:
@@ -94,13 +94,15 @@ def test_tf_resize_is_a_sampling_grid_without_half_pixels(size: int) -> None:
 class Mean(FeatureNetwork):
     """Two numbers an image, and a count of the images seen."""
 
+    chunk = 16
+
     def __init__(self, digest: str = "mean") -> None:
         self.name, self.digest, self.seen = "mean", digest, 0
 
-    def embed(self, images: np.ndarray) -> tuple[np.ndarray, None]:
+    def run(self, images: torch.Tensor) -> tuple[torch.Tensor, None]:
         self.seen += len(images)
-        flat = images.reshape(len(images), -1).astype(float)
-        return np.stack([flat.mean(1), flat.std(1)], 1), None
+        flat = images.flatten(1)
+        return torch.stack([flat.mean(1), flat.std(1, unbiased=False)], 1), None
 
 
 def test_reference_statistics_are_cached_with_provenance(tmp_path: Path) -> None:
@@ -120,13 +122,11 @@ def test_reference_statistics_are_cached_with_provenance(tmp_path: Path) -> None
 
 def test_references_reject_other_networks_and_sizes(tmp_path: Path) -> None:
     reference = make_reference("real", Mean(), [_images(0, 30)])
-    reference.require(30)
-    with pytest.raises(UserError, match="has 30 images, fewer than the 31 samples"):
-        reference.require(31)
-    reference.require_size((6, 6))
+    require_size("real", reference.size, (6, 6))
     reference.save(tmp_path / "stored.npz")
+    stored = FeatureReference.load(tmp_path / "stored.npz")
     with pytest.raises(UserError, match="'real' are 6×6, the samples 8×6"):
-        FeatureReference.load(tmp_path / "stored.npz").require_size((8, 6, 3))
+        require_size(stored.name, stored.size, (8, 6, 3))
     with pytest.raises(UserError, match="another feature network"):
         reference.check_network(Mean("other"))
     with pytest.raises(UserError, match="holds no images"):

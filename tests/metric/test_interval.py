@@ -49,8 +49,7 @@ def test_of_mean_keeps_its_coverage_under_a_transform() -> None:
 
 
 def _distance(rows: np.ndarray, width: int) -> float:
-    reference = FeatureMoments(width)
-    reference.count, reference.scatter = 2, np.eye(width)  # N(0, 1), known exactly
+    reference = FeatureMoments(2, np.zeros(width), np.eye(width))  # N(0, 1), known exactly
     return frechet(FeatureMoments.of(rows), reference)
 
 
@@ -133,11 +132,11 @@ def test_of_halves_covers_recall(width: int, scale: float) -> None:
     def draw() -> np.ndarray:
         return generator.normal(0.2, scale, size=(n, width))
 
-    target = float(np.mean([precision_recall(draw(), reference)[1] for _ in range(200)]))
+    target = float(np.mean([precision_recall(draw(), reference)[1].mean() for _ in range(200)]))
     hits = 0
     for _ in range(trials):
         rows = draw()
-        found = of_halves(precision_recall(rows, reference)[1], half_recalls(rows, reference, halvings(n)))
+        found = of_halves(precision_recall(rows, reference)[1].mean(), half_recalls(rows, reference, halvings(n)))
         assert found.low is not None and found.high is not None
         hits += found.low <= target <= found.high
     assert hits / trials >= 0.88, hits / trials

@@ -17,7 +17,7 @@ from di4c_cli import model_folder
 from di4c_cli.errors import UserError
 from di4c_cli.evaluation.config import EvaluationConfig
 from di4c_cli.evaluation.pipeline import prepare
-from di4c_cli.evaluation.results import Cell, Results
+from di4c_cli.evaluation.results import Cell, Results, load, run_folder
 from di4c_cli.evaluation.steps_saved import steps_saved
 from di4c_cli.model import Model
 from di4c_cli.report.charts import Chart, Line, as_svg, steps_chart
@@ -85,12 +85,12 @@ def test_page_holds_everything_and_requests_nothing(run: Path) -> None:
 
 
 def test_latency_tabulates_the_measurement_of_the_run(run: Path, tmp_path: Path) -> None:
-    text = latency(locate(run).results, run)
+    text = latency(load(locate(run)), run)
     assert "<td>0.2000 ± 0.0100</td>" in text and "student / teacher 1.010 (95 %: 1.000 to 1.020)" in text
     assert "A processor, cpu, 2 threads" in text and "Wall time of this evaluation</summary>" in text
     for content in ("{", "[1]", '{"results": [{"sides": 3}]}', '{"results": []}'):
         (tmp_path / "latency.json").write_text(content)
-        plain = latency(locate(run).results, tmp_path)
+        plain = latency(load(locate(run)), tmp_path)
         assert "measures it properly" in plain and "<details>" not in plain, content
 
 
@@ -98,11 +98,11 @@ def test_page_contains_the_result_file(run: Path) -> None:
     text = (run / "evaluation" / "report.html").read_text()
     inside = re.search(r'<script type="application/json" id="results">(.*?)</script>', text, re.S)
     assert inside is not None
-    assert Results.model_validate_json(inside[1]) == locate(run).results
+    assert Results.model_validate_json(inside[1]) == load(locate(run))
 
 
 def test_page_escapes_a_hostile_title(run: Path) -> None:
-    results = locate(run).results.model_copy(update={"title": "</script><script>alert(1)</script>"})
+    results = load(locate(run)).model_copy(update={"title": "</script><script>alert(1)</script>"})
     text = page(results, run / "evaluation")
     assert "<script>alert" not in text and text.count("</script>") == 1
 
@@ -120,7 +120,7 @@ def hostile(tree: Any, key: str = "") -> Any:
 
 
 def test_page_escapes_every_string_of_a_result(run: Path) -> None:
-    tree = locate(run).results.model_dump(mode="json")
+    tree = load(locate(run)).model_dump(mode="json")
     tree["cells"][0] |= {"samples": ["one two"], "paper": {"frechet": 1.0}}
     for cell in tree["cells"][1:]:
         cell["samples"] = ["one three"]
@@ -132,7 +132,7 @@ def test_page_escapes_every_string_of_a_result(run: Path) -> None:
 
 def test_samples_ignores_pictures_outside_the_folder(run: Path, tmp_path: Path) -> None:
     Image.new("L", (2, 2)).save(tmp_path / "secret.png")
-    results = locate(run).results
+    results = load(locate(run))
     cell = results.cells[0].model_copy(update={"picture": f"../../{tmp_path.name}/secret.png"})
     folder = tmp_path / "a" / "b"
     folder.mkdir(parents=True)
@@ -156,14 +156,14 @@ def _with_cells(cells: list[Cell]) -> Results:
 
 def test_locate_finds_runs_folders_files_and_the_newest(run: Path, tmp_path: Path) -> None:
     for path in (run, run / "evaluation", run / "evaluation" / "results.json"):
-        place = locate(path)
-        assert place.run == run and place.folder == run / "evaluation"
+        folder = locate(path).parent
+        assert run_folder(folder) == run and folder == run / "evaluation"
     with pytest.raises(UserError, match="no evaluation here yet"):
         locate(None)
     with pytest.raises(UserError, match="di4c eval --student"):
         locate(tmp_path)
     shutil.copytree(run, Path("runs") / "one")
-    assert locate(None).folder == Path("runs/one/evaluation")
+    assert locate(None).parent == Path("runs/one/evaluation")
 
 
 def test_as_svg_is_labelled_deterministic_and_in_the_page_s_colours() -> None:
@@ -182,7 +182,7 @@ def test_as_svg_is_labelled_deterministic_and_in_the_page_s_colours() -> None:
 
 
 def test_steps_chart_shows_steps_saved_and_a_log_axis(run: Path) -> None:
-    results = locate(run).results
+    results = load(locate(run))
     cells = [cell.model_copy(update={"repeats": 2}) for cell in results.cells]
     for cell, value in zip(cells, (80.0, 40.0, 10.0, 5.0), strict=True):
         figure = cell.figures["frechet"].model_copy(update={"value": value, "repeats": [value, value]})
@@ -206,7 +206,7 @@ def _screenshot(file: Path, out: Path, size: str, *more: str) -> tuple[np.ndarra
 @pytest.mark.browser
 @pytest.mark.skipif(BROWSER is None, reason="no chromium here: `apt-get install chromium` to run this")
 def test_page_opens_in_a_browser_on_a_desk_on_a_phone_and_in_the_dark(run: Path, tmp_path: Path) -> None:
-    file = write_page(locate(run).results, run / "evaluation", run, tmp_path / "page.html")
+    file = write_page(load(locate(run)), run / "evaluation", run, tmp_path / "page.html")
     desk, log = _screenshot(file, tmp_path / "desk.png", "1100,1600")
     assert "CONSOLE" not in log, log
     phone, log = _screenshot(file, tmp_path / "phone.png", "500,1600")

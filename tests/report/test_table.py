@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from di4c_cli.evaluation.protocol import CellSpec, EvaluationProtocol
 from di4c_cli.evaluation.results import Cell, Figure, Results
-from di4c_cli.report.summary import is_frontier, sentences
+from di4c_cli.report.summary import equal_entropy, is_frontier, sentences
 from di4c_cli.report.table import protocol_tables
 
 
@@ -58,3 +58,14 @@ def test_sentences_ignore_two_samplers_and_correctors() -> None:
 def test_sentences_name_the_best_guidance_weight() -> None:
     cells = [_cell("student", f"w {w}", 4, {"guidance": w}, frechet=abs(w - 2.0)) for w in (1.0, 2.0, 4.0)]
     assert sentences(_results(*cells)) == ["Fréchet distance, best of student: 0 (w 2.0)."]
+
+
+def test_equal_entropy_interpolates_within_the_teachers_curve_only() -> None:
+    points = {"teacher": [(1.0, 10.0), (3.0, 20.0)], "student": [(2.0, 8.0), (3.5, 9.0)]}
+    cells = [
+        _cell(row, f"T {i}", 4, {"temperature": i}, entropy=entropy, perplexity=value)
+        for row, curve in points.items()
+        for i, (entropy, value) in enumerate(curve)
+    ]
+    assert equal_entropy(_results(*cells), 4, "perplexity") == [(2.0, 8.0, 15.0)]
+    assert equal_entropy(_results(*cells[1:]), 4, "perplexity") == []

@@ -1,14 +1,7 @@
 """Scorers by name. Importing this package registers the built-in ones."""
 
 from di4c_cli.evaluation.scorers import exact, features, memorisation, text
-from di4c_cli.evaluation.scorers.base import (
-    Scorer,
-    ScorerContext,
-    figure_of,
-    make_scorers,
-    register_scorer,
-    scorer_names,
-)
+from di4c_cli.evaluation.scorers.base import Scorer, ScorerContext, figure_of, make_scorers, register_scorer
 
-__all__ = ["Scorer", "ScorerContext", "figure_of", "make_scorers", "register_scorer", "scorer_names"]
+__all__ = ["Scorer", "ScorerContext", "figure_of", "make_scorers", "register_scorer"]
 __all__ += ["exact", "features", "memorisation", "text"]

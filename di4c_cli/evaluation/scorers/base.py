@@ -38,16 +38,6 @@ class ScorerContext:
     prompts: PromptSpec | None = None
     image_size: tuple[int, ...] = ()
 
-    @property
-    def prompt(self) -> int:
-        """Tokens of a prompt; 0 without prompts."""
-        return self.prompts.given if self.prompts else 0
-
-    @property
-    def group(self) -> int:
-        """Continuations of a prompt; 0 without prompts."""
-        return self.prompts.times if self.prompts else 0
-
     def sample_size(self) -> tuple[int, ...]:
         """Shape of one decoded image."""
         if self.image_size or self.model is None:
@@ -97,21 +87,14 @@ def register_scorer(name: str) -> Callable[[ScorerClass], ScorerClass]:
     return register
 
 
-def scorer_names() -> list[str]:
-    """All registered names."""
-    return list(_REGISTRY)
-
-
 def make_scorers(names: Iterable[str], context: ScorerContext) -> list[Scorer]:
     """Scorers by name."""
-    return [_scorer_class(name).create(context) for name in names]
-
-
-def _scorer_class(name: str) -> type[Scorer]:
-    if name not in _REGISTRY:
-        known = scorer_names()
-        raise UserError(f"Unknown scorer '{name}'.{nearest(name, known)}", f"Known: {', '.join(known)}.")
-    return _REGISTRY[name]
+    out = []
+    for name in names:
+        if name not in _REGISTRY:
+            raise UserError(f"Unknown scorer '{name}'.{nearest(name, _REGISTRY)}", f"Known: {', '.join(_REGISTRY)}.")
+        out.append(_REGISTRY[name].create(context))
+    return out
 
 
 def figure_of(interval: Interval, better: str, unit: str = "", note: str = "") -> Figure:

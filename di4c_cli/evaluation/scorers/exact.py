@@ -70,7 +70,7 @@ class ExactScorer(Scorer):
         if not plain or settings.keys() & {"temperature", "top_p", "guidance", "hybrid", "corrector"}:
             raise UserError("Only plain analytical sampling can be enumerated.", "Leave the other settings out.")
         distribution = step_distribution(
-            self.cell.model.denoiser, settings["steps"], None, ENUMERATED_LATENTS, settings["grid"]
+            self.cell.model.denoiser, settings["steps"], ENUMERATED_LATENTS, settings["grid"]
         )
         sampled = empirical(torch.from_numpy(parts.column("x")), self.cell.model.denoiser.symbols)
         kl = divergence(self.data_distribution, distribution)

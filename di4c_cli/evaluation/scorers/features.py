@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import zipfile
-from functools import lru_cache
+from functools import lru_cache, reduce
+from operator import add
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from di4c_cli.evaluation.scorers.base import Scorer, ScorerContext, figure_of, r
 from di4c_cli.metric.feature_scores import ClassStatistics, FeatureMoments, frechet, kernel_distance
 from di4c_cli.metric.features import ClassifierFeatures, FeatureNetwork, ScriptedFeatures
 from di4c_cli.metric.interval import MIN_SAMPLES, SPLITS, halvings, of_halves, of_mean, of_splits, split_of
-from di4c_cli.metric.neighbours import NEIGHBOURS, covered, half_recalls, precision_recall, radii
+from di4c_cli.metric.neighbours import NEIGHBOURS, half_recalls, precision_recall
 from di4c_cli.metric.reference import MAX_FEATURE_ROWS, FeatureReference, cached_reference, make_reference, require_size
 from di4c_cli.tasks.base import ImageTask, ToyTask
 
@@ -79,14 +80,16 @@ class ImageScorer(Scorer):
         sums = _Accumulators(parts)
         out = {"frechet": self._frechet(sums), "kid": self._kid(sums)}
         if sums.classes:
-            out["is"] = _inception(sums)
+            scores = [one.score for one in sums.classes.values()]
+            interval = of_splits(float(np.mean(scores)), scores)
+            out["is"] = figure_of(interval, "higher", note=f"mean over {len(scores)} splits")
         if len(sums.kept) > NEIGHBOURS:
             out |= self._manifold(sums)
         return out
 
     def _frechet(self, sums: _Accumulators) -> Figure:
         value = frechet(sums.whole, self.reference.moments)
-        splits = [frechet(m, self.reference.moments) for m in sums.moments if m.count > 1]
+        splits = [frechet(m, self.reference.moments) for m in sums.moments.values() if m.count > 1]
         width = len(sums.whole.mean)
         note = ""
         if sums.whole.count < MIN_SAMPLES_PER_FEATURE * width:
@@ -101,13 +104,12 @@ class ImageScorer(Scorer):
 
     def _manifold(self, sums: _Accumulators) -> dict[str, Figure]:
         reference = self.reference.features
-        inside = covered(sums.kept, reference, radii(reference)).astype(float)
-        _, recall = precision_recall(sums.kept, reference)
+        inside, reached = precision_recall(sums.kept, reference)
         enough = sums.splits > 1 and len(sums.kept) >= 2 * (NEIGHBOURS + 1)
         pairs = half_recalls(sums.kept, reference, halvings(len(sums.kept))) if enough else np.zeros((0, 2))
         return {
             "precision": figure_of(of_mean(inside), "higher", note=_kept_note(sums)),
-            "recall": figure_of(of_halves(recall, pairs), "higher", note=_kept_note(sums)),
+            "recall": figure_of(of_halves(float(reached.mean()), pairs), "higher", note=_kept_note(sums)),
         }
 
 
@@ -116,42 +118,28 @@ def _kept_note(sums: _Accumulators) -> str:
     return f"on the first {len(sums.kept)} of {total} samples" if len(sums.kept) < total else ""
 
 
-def _inception(sums: _Accumulators) -> Figure:
-    """Mean over consecutive splits, as published."""
-    scores = [one.score for one in sums.classes]
-    interval = of_splits(float(np.mean(scores)), scores)
-    return figure_of(interval, "higher", note=f"mean over {len(scores)} splits")
-
-
 class _Accumulators:
-    """One pass over the parts: moments and class statistics of each split, and the first rows."""
+    """One pass over the parts: moments and class statistics of each consecutive split, and the first rows."""
 
     def __init__(self, parts: ScoreParts) -> None:
         self.splits = SPLITS if parts.n >= max(MIN_SAMPLES, 2 * SPLITS) else 1
-        self.moments: list[FeatureMoments] = []
-        self.classes: list[ClassStatistics] = []
+        self.moments: dict[int, FeatureMoments] = {}
+        self.classes: dict[int, ClassStatistics] = {}
         kept: list[np.ndarray] = []
         room = MAX_FEATURE_ROWS
         for first, scores in parts:
             features = scores["features"]
-            self._add(first, parts.n, features, scores.get("probabilities"))
+            owner = np.array([split_of(first + row, parts.n, self.splits) for row in range(len(features))])
+            for split in np.unique(owner):
+                moments = FeatureMoments.of(features[owner == split])
+                self.moments[split] = self.moments[split] + moments if split in self.moments else moments
+                if "probabilities" in scores:
+                    classes = ClassStatistics.of(scores["probabilities"][owner == split])
+                    self.classes[split] = self.classes[split] + classes if split in self.classes else classes
             kept.append(features[:room])
             room -= len(kept[-1])
         self.kept = np.concatenate(kept)
-        self.whole = FeatureMoments(self.kept.shape[1])
-        for moments in self.moments:
-            self.whole.merge(moments)
-
-    def _add(self, first: int, n: int, features: np.ndarray, probabilities: np.ndarray | None) -> None:
-        if not self.moments:
-            self.moments = [FeatureMoments(features.shape[1]) for _ in range(self.splits)]
-            if probabilities is not None:
-                self.classes = [ClassStatistics(probabilities.shape[1]) for _ in range(self.splits)]
-        owner = np.array([split_of(first + row, n, self.splits) for row in range(len(features))])
-        for split in np.unique(owner):
-            self.moments[split].add(features[owner == split])
-            if probabilities is not None:
-                self.classes[split].add(probabilities[owner == split])
+        self.whole = reduce(add, self.moments.values())
 
 
 def task_features(task: ImageTask) -> ClassifierFeatures:
@@ -197,6 +185,7 @@ def feature_reference(context: ScorerContext, network: FeatureNetwork) -> Featur
         return _held_out_reference(context.task, network)
     if path.suffix == ".npz" and _is_statistics(path):
         found = FeatureReference.load(path)
+        require_size(path.name, found.size or size, size)
     else:
         if not path.exists():
             raise UserError(f"There is no reference {path}.", "Check the path.")
@@ -204,9 +193,11 @@ def feature_reference(context: ScorerContext, network: FeatureNetwork) -> Featur
         source = f"{path.name} {identity(files=stamp(files_of(path)))}"
         cache = context.out / f"reference-{network.digest}.npz"
         found = cached_reference(cache, path.name, network, image_batches(path), source)
-    found.check_network(network)
-    found.require_size(size)
-    found.require(context.n)
+    if found.count < context.n:
+        raise UserError(
+            f"The reference '{found.name}' has {found.count} images, fewer than the {context.n} samples.",
+            f"Use -n {found.count} or a larger reference.",
+        )
     return found
 
 

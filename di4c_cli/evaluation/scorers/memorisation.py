@@ -13,7 +13,7 @@ from di4c_cli.evaluation.parts import ScoreParts, Scores
 from di4c_cli.evaluation.results import Figure, Instrument
 from di4c_cli.evaluation.scorers.base import Scorer, ScorerContext, figure_of, register_scorer
 from di4c_cli.metric.interval import of_mean
-from di4c_cli.metric.neighbours import euclidean, hamming, nearer_to_training
+from di4c_cli.metric.neighbours import hamming, nearer_to_training, squared_distances
 from di4c_cli.tasks.base import ImageTask, ToyTask
 
 COMPARED_ITEMS = 500
@@ -52,7 +52,7 @@ class MemorisationScorer(Scorer):
         return np.asarray(self.task.codec.decode(x)).reshape(len(x), -1)
 
     def score(self, x: Tensor, decoded: Any) -> Scores:
-        distance = euclidean if isinstance(self.task, ImageTask) else hamming
+        distance = squared_distances if isinstance(self.task, ImageTask) else hamming
         return {"nearer": nearer_to_training(self._vectors(x), *self.items, distance)}
 
     def summarise(self, parts: ScoreParts) -> dict[str, Figure]:

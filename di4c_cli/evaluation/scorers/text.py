@@ -12,6 +12,7 @@ from torch import Tensor
 from di4c_cli.codec.text import Text
 from di4c_cli.errors import UserError
 from di4c_cli.evaluation.parts import ScoreParts, Scores
+from di4c_cli.evaluation.protocol import PromptSpec
 from di4c_cli.evaluation.results import Figure, Instrument
 from di4c_cli.evaluation.sample_files import read_texts
 from di4c_cli.evaluation.scorers.base import Scorer, ScorerContext, figure_of, register_scorer
@@ -35,14 +36,11 @@ def _load_judge(context: ScorerContext) -> CausalJudge:
 
 
 class TextScorer(Scorer):
-    """Diversity of texts; with `prompt` tokens given, of the `group` continuations of each prompt."""
+    """Diversity of texts; with prompts, of the continuations of each prompt."""
 
-    def __init__(self, prompt: int = 0, group: int = 0) -> None:
-        self.prompt, self.group = prompt, group
-
-    @property
-    def has_groups(self) -> bool:
-        return bool(self.prompt and self.group > 1)
+    def __init__(self, prompts: PromptSpec | None) -> None:
+        self.prompt, self.group = (prompts.given, prompts.times) if prompts else (0, 0)
+        self.has_groups = self.prompt > 0 and self.group > 1
 
     def prompt_detail(self) -> dict[str, Any]:
         return {"prompt_tokens": self.prompt, "continuations": self.group} if self.prompt else {}
@@ -63,7 +61,7 @@ class TextScorer(Scorer):
         better: str,
         unit: str = "",
         note: str = "",
-        transform: Callable[[np.ndarray], np.ndarray] | None = None,
+        transform: Callable[[np.ndarray], np.ndarray] = lambda x: x,
     ) -> Figure:
         """Mean over samples; continuations of one prompt are not independent, so their mean is one value."""
         if self.has_groups and len(values) % self.group == 0:
@@ -77,8 +75,8 @@ class NgramScorer(TextScorer):
 
     main = "bits_per_char"
 
-    def __init__(self, task: TextTask, prompt: int = 0, group: int = 0) -> None:
-        super().__init__(prompt, group)
+    def __init__(self, task: TextTask, prompts: PromptSpec | None) -> None:
+        super().__init__(prompts)
         self.task, self.judge = task, task.judge
         real = task.codec.decode(task.data.held_out[:ANCHOR_SAMPLES])
         self.anchor = round(float(np.mean(self.judge.bits_per_character(real))), 4)
@@ -87,7 +85,7 @@ class NgramScorer(TextScorer):
     def create(cls, context: ScorerContext) -> NgramScorer:
         if not isinstance(context.task, TextTask):
             raise UserError("The character model judges tiny-text only.", "Use the scorer 'judge'.")
-        return _ngram_scorer(context.task, context.prompt, context.group)
+        return _ngram_scorer(context.task, context.prompts)
 
     def instrument(self) -> Instrument:
         reference = f"{len(self.task.lines[0])} training speeches of tiny-text"
@@ -120,8 +118,8 @@ class NgramScorer(TextScorer):
 
 
 @lru_cache(maxsize=1)
-def _ngram_scorer(task: TextTask, prompt: int, group: int) -> NgramScorer:
-    return NgramScorer(task, prompt, group)
+def _ngram_scorer(task: TextTask, prompts: PromptSpec | None) -> NgramScorer:
+    return NgramScorer(task, prompts)
 
 
 def _distinct(parts: ScoreParts) -> Figure:
@@ -135,13 +133,13 @@ def _distinct(parts: ScoreParts) -> Figure:
 class JudgeScorer(TextScorer):
     """Perplexity of samples. `direct`: their ids are the judge's own, so the published protocol applies."""
 
-    def __init__(self, judge: CausalJudge, direct: bool, prompt: int = 0, group: int = 0) -> None:
-        if prompt and not direct:
+    def __init__(self, judge: CausalJudge, direct: bool, prompts: PromptSpec | None) -> None:
+        if prompts and not direct:
             raise UserError(
                 f"{judge.name} has another tokenizer than the model, so continuations cannot be judged.",
                 "Name a --judge with the model's tokenizer.",
             )
-        super().__init__(prompt, group)
+        super().__init__(prompts)
         self.judge, self.direct = judge, direct
         self.main = "perplexity" if direct else "perplexity_strict"
 
@@ -150,7 +148,7 @@ class JudgeScorer(TextScorer):
         judge = _load_judge(context)
         codec = None if context.model is None else context.model.codec
         direct = isinstance(codec, Text) and judge.same_tokens(codec.tokenizer)
-        return cls(judge, direct, context.prompt, context.group)
+        return cls(judge, direct, context.prompts)
 
     def instrument(self) -> Instrument:
         protocols = [PUBLISHED] * self.direct + [STRICT] * (not self.prompt)
@@ -165,8 +163,7 @@ class JudgeScorer(TextScorer):
         if self.direct:
             out["loss"] = published_losses(self.judge, x, self.prompt)
         if not self.prompt:
-            strict = [strict_score(self.judge, text) for text in decoded]
-            out["strict"] = np.array([[s.nats, s.tokens, s.bytes] for s in strict])
+            out["strict"] = np.array([strict_score(self.judge, text) for text in decoded])
         return out
 
     def _entropy(self, ids: np.ndarray, decoded: list[str]) -> np.ndarray:
