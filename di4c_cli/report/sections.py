@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from di4c_cli.evaluation.results import Cell, Results
+from di4c_cli.methods import METHODS
 from di4c_cli.report.charts import (
     LARGE,
     PAGE_COLOURS,
@@ -25,8 +26,8 @@ from di4c_cli.report.charts import (
 from di4c_cli.report.summary import is_frontier
 from di4c_cli.report.table import overview, steps_saved_rows
 
-CURVES = ("loss", "distil", "consis", "corr", "marginal", "reconstruction", "kl", "prior_loss")
-"""Metrics of a training record that are drawn, whichever method wrote them."""
+CURVES = tuple(dict.fromkeys(name for config in METHODS.values() for name in config.live_metrics))
+"""Metrics of a training record that are drawn: the live metrics of all methods."""
 OLD_CURVES = {"reconstruction": "explained", "prior_loss": "law"}
 """Their names in records of di4c 0.1."""
 CURVE_POINTS = 300
