@@ -80,6 +80,12 @@ class Rotary(nn.Module):
         return angle.cos().to(dtype), angle.sin().to(dtype)
 
 
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Turn the two halves of every head's channels by the rotary angles."""
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+
+
 class Block(nn.Module):
     """Attention and MLP, each behind a modulated norm and a gate."""
 
@@ -93,21 +99,26 @@ class Block(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(approximate="tanh"), nn.Linear(4 * width, width))
         self.adaLN_modulation = nn.Linear(cond_dim, 6 * width)
 
-    def attention(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """Full bidirectional attention, `(B, T, H)` -> `(B, T, H)`."""
-        qkv = self.attn_qkv(x).unflatten(2, (3, self.heads, -1))
-        first, second = qkv[:, :, :2].chunk(2, dim=-1)
-        cos, sin = cos.to(qkv.dtype), sin.to(qkv.dtype)
-        rotated = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
-        q, k = rotated.transpose(1, 3).unbind(2)
-        mixed = F.scaled_dot_product_attention(q, k, qkv[:, :, 2].transpose(1, 2))
+    def attention(self, x: Tensor, cos: Tensor, sin: Tensor, at: Tensor | None = None) -> Tensor:
+        """Full bidirectional attention, `(B, T, H)` -> `(B, T, H)`, or `(B, n, H)` at positions `at` (n,)."""
+        if at is None:
+            qkv = self.attn_qkv(x).unflatten(2, (3, self.heads, -1))
+            q, k = rotate(qkv[:, :, :2], cos.to(qkv.dtype), sin.to(qkv.dtype)).transpose(1, 3).unbind(2)
+            v = qkv[:, :, 2].transpose(1, 2)
+        else:
+            weight, width = self.attn_qkv.weight, x.shape[2]
+            cos, sin = cos[:, 0].to(x.dtype), sin[:, 0].to(x.dtype)
+            q = rotate(F.linear(x[:, at], weight[:width]).unflatten(2, (self.heads, -1)), cos[at], sin[at])
+            k, v = F.linear(x, weight[width:]).unflatten(2, (2, self.heads, -1)).unbind(2)
+            q, k, v = (part.transpose(1, 2) for part in (q, rotate(k, cos, sin), v))
+        mixed = F.scaled_dot_product_attention(q, k, v)
         return self.attn_out(mixed.transpose(1, 2).flatten(2))
 
-    def forward(self, x: Tensor, modulation: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """x `(B, T, H)`, modulation `(6, H)` or `(6, B, 1, H)` -> `(B, T, H)`."""
+    def forward(self, x: Tensor, modulation: Tensor, cos: Tensor, sin: Tensor, at: Tensor | None = None) -> Tensor:
+        """x `(B, T, H)`, modulation `(6, H)` or `(6, B, 1, H)` -> `(B, T, H)`, or `(B, n, H)` at positions `at`."""
         shift1, scale1, gate1, shift2, scale2, gate2 = modulation.unbind(0)
-        change = self.attention(modulated_norm(x, self.norm1, shift1, scale1), cos, sin)
-        x = torch.addcmul(x, gate1, F.dropout(change, self.dropout, self.training))
+        change = self.attention(modulated_norm(x, self.norm1, shift1, scale1), cos, sin, at)
+        x = torch.addcmul(x if at is None else x[:, at], gate1, F.dropout(change, self.dropout, self.training))
         change = self.mlp(modulated_norm(x, self.norm2, shift2, scale2))
         return torch.addcmul(x, gate2, F.dropout(change, self.dropout, self.training))
 
@@ -203,8 +214,14 @@ class DiT(ConditionedTransformer):
             blocks = [each[i] + (own if self.time_conditioning else own[:, None, None]) for i, own in enumerate(blocks)]
         return blocks, final
 
-    def body(self, x: Tensor, t: Tensor, label: Tensor | None = None, lam: Tensor | None = None) -> Tensor:
-        """Tokens `(B, D)` -> input of the final linear map `(B, D, H)`; D may differ from `length`."""
+    def body(
+        self, x: Tensor, t: Tensor, label: Tensor | None = None, lam: Tensor | None = None, at: Tensor | None = None
+    ) -> Tensor:
+        """Tokens `(B, D)` -> input of the final linear map `(B, D, H)`; D may differ from `length`.
+
+        With `at` (n,) the last block has queries at those positions only, and the result is `(B, n, H)`: the same
+        values up to rounding.
+        """
         with without_autocast(x.device):
             token, film = self.latent_vectors(lam)
             blocks, final = self.modulations(t, film)
@@ -212,12 +229,14 @@ class DiT(ConditionedTransformer):
         if token is not None:
             hidden = torch.cat((hidden, token), dim=1)
         cos, sin = self.rotary_emb(x.shape[1], hidden.shape[1] - x.shape[1], precise(hidden.dtype))
-        for block, modulation in zip(self.stack, blocks):
+        for i, (block, modulation) in enumerate(zip(self.stack, blocks), 1):
+            inputs = hidden, modulation, cos, sin, at if i == self.depth else None
             if self.checkpointing and torch.is_grad_enabled():
-                hidden = checkpoint(block, hidden, modulation, cos, sin, use_reentrant=False)
+                hidden = checkpoint(block, *inputs, use_reentrant=False)
             else:
-                hidden = block(hidden, modulation, cos, sin)
-        return modulated_norm(hidden[:, : x.shape[1]], self.output_layer.norm_final, *final.unbind(0))
+                hidden = block(*inputs)
+        rows = hidden[:, : x.shape[1]] if at is None else hidden
+        return modulated_norm(rows, self.output_layer.norm_final, *final.unbind(0))
 
     @property
     def linear_head(self) -> tuple[Tensor, Tensor]:
