@@ -12,8 +12,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from di4c_cli.errors import UserError
-from di4c_cli.latent.config import LatentConfig, parse
+from di4c_cli.latent.config import LatentConfig
 from di4c_cli.latent.prior import LearnedPrior
 from di4c_cli.numerics import precise, reset_linear, sinusoid
 
@@ -55,17 +54,10 @@ class LatentMlp(nn.Sequential):
 
     def init_latent(self, kind: str | float = "default", generator: torch.Generator | None = None) -> None:
         """Redraw the weights; the last layer by `kind`: "default", "zero" or the std of a normal draw."""
-        check_init(kind)
         std = self.default_std if kind == "default" else 0.0 if kind == "zero" else float(kind)
         first, last = (layer for layer in self if isinstance(layer, nn.Linear))
         reset_linear(first, None, generator)
         reset_linear(last, std, generator)
-
-
-def check_init(kind: str | float) -> None:
-    """Reject an initialisation that is neither a number nor one of the two words."""
-    if isinstance(kind, str) and kind not in ("default", "zero"):
-        raise UserError(f"λ initialisation {kind!r} is unknown.", 'Use "default", "zero" or a number.')
 
 
 class LatentEmbedding(LatentMlp):
@@ -151,7 +143,7 @@ class ConditionedTransformer(nn.Module):
         labels: int | None = None,
     ) -> None:
         """Create the λ modules. Call it last: the published order of parameters ends with them."""
-        self.latent = parse(latent)
+        self.latent = None if latent is None else LatentConfig.model_validate(latent)
         if self.latent is None:
             return
         if self.latent.inject == "token":
@@ -165,11 +157,6 @@ class ConditionedTransformer(nn.Module):
         if self.latent.prior == "learned":
             places = length if self.latent.inject == "local" else 1
             self.latent_prior = LearnedPrior(self.latent.prior_width, self.latent.dim, places, states, length, labels)
-
-    @property
-    def latent_config(self) -> dict[str, Any] | None:
-        """The constructor argument `latent`, as plain values."""
-        return None if self.latent is None else self.latent.model_dump()
 
     def latent_vectors(self, lam: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
         """λ -> (token `(B, 1, H)` or None, modulations `(B, depth, parts, H)` or None)."""

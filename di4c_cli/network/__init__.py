@@ -20,7 +20,6 @@ class Network(Protocol):
     symbols: int
     length: int
     width: int
-    config: dict[str, Any]
 
     def body(self, x: Tensor, t: Tensor, label: Tensor | None = None, lam: Tensor | None = None) -> Tensor:
         """x `(B, D)`, t `(B,)` -> hidden states `(B, D, H)`."""

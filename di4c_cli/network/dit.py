@@ -157,10 +157,8 @@ class DiT(ConditionedTransformer):
             raise UserError(f"width {width} must be a multiple of {2 * heads} (2 × heads).", "Choose another.")
         if labels:
             raise UserError("The DiT takes no labels.", "Use the network type maskgit, or labels: null.")
-        self.symbols, self.length, self.width = symbols, length, width
-        self.depth, self.heads, self.cond_dim = depth, heads, cond_dim
-        self.dropout, self.time_conditioning = dropout, time_conditioning
-        self.checkpointing = False
+        self.symbols, self.length, self.width, self.depth = symbols, length, width, depth
+        self.time_conditioning, self.checkpointing = time_conditioning, False
         self.vocab_embed = VocabEmbed(symbols + 1, width)
         self.sigma_map = SigmaMap(cond_dim)
         self.rotary_emb = Rotary(width // heads)
@@ -186,13 +184,6 @@ class DiT(ConditionedTransformer):
     def stack(self) -> list[Block]:
         """The blocks with their type (a ModuleList is typed as modules)."""
         return cast("list[Block]", list(self.blocks))
-
-    @property
-    def config(self) -> dict[str, Any]:
-        """Constructor arguments, with "type"."""
-        names = ("symbols", "length", "width", "depth", "heads", "cond_dim", "dropout", "time_conditioning")
-        values = {name: getattr(self, name) for name in names}
-        return {"type": "dit", **values, "labels": None, "latent": self.latent_config}
 
     def modulations(self, t: Tensor, film: Tensor | None) -> tuple[list[Tensor], Tensor]:
         """Per block `(6, H)`, shared by all samples, or `(6, B, 1, H)`; the same for the output with 2."""
@@ -248,7 +239,3 @@ class DiT(ConditionedTransformer):
         linear = self.output_layer.linear
         # Slicing the weights and not the logits leaves the result contiguous and nothing copied.
         return F.linear(h.to(linear.weight.dtype), linear.weight[: self.symbols], linear.bias[: self.symbols])
-
-    def logits(self, h: Tensor) -> Tensor:
-        """Hidden states `(B, D, H)` -> logits `(B, D, S + 1)`, the mask's column included."""
-        return self.output_layer.linear(h.to(self.output_layer.linear.weight.dtype))

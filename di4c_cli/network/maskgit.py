@@ -137,9 +137,7 @@ class MaskGit(ConditionedTransformer):
         super().__init__()
         if width % heads:
             raise UserError(f"width {width} must be a multiple of {heads} heads.", "Choose another width.")
-        self.symbols, self.length, self.width = symbols, length, width
-        self.depth, self.heads, self.mlp = depth, heads, mlp
-        self.labels, self.dropout = labels or 0, dropout
+        self.symbols, self.length, self.width, self.labels = symbols, length, width, labels or 0
         self.checkpointing = False
         rows = symbols + 1 + self.labels + 1
         self.pos_emb = nn.Parameter(torch.zeros(1, length + 1, width))
@@ -169,13 +167,6 @@ class MaskGit(ConditionedTransformer):
                 nn.init.trunc_normal_(parameter, std=0.02)
             elif name.endswith("bias"):
                 nn.init.zeros_(parameter)
-
-    @property
-    def config(self) -> dict[str, Any]:
-        """Constructor arguments, with "type"."""
-        names = ("symbols", "length", "width", "depth", "heads", "mlp", "labels", "dropout")
-        values = {name: getattr(self, name) for name in names}
-        return {"type": "maskgit", **values, "latent": self.latent_config}
 
     def class_token(self, x: Tensor, label: Tensor | None) -> Tensor:
         """Row of the token table for each sample's class, `(B, 1)`; -1 and None mean "no class"."""
@@ -211,8 +202,3 @@ class MaskGit(ConditionedTransformer):
         """Hidden rows `(n, H)` at positions d `(n,)` -> logits over the real symbols `(n, S)`."""
         table = self.tok_emb.weight[: self.symbols]
         return torch.addmm(self.bias[:, : self.symbols][d], h.to(table.dtype), table.T)
-
-    def logits(self, h: Tensor) -> Tensor:
-        """Hidden states `(B, D, H)` -> logits `(B, D, S + 1)`, the mask's column included."""
-        table = self.tok_emb.weight[: self.symbols + 1]
-        return F.linear(h.to(table.dtype), table) + self.bias[: self.length, : self.symbols + 1]

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from di4c_cli.errors import UserError
-from di4c_cli.latent.config import LatentConfig, parse
-from di4c_cli.latent.injection import LatentField, check_init
+from di4c_cli.latent.config import LatentConfig
+from di4c_cli.latent.injection import LatentField
 from di4c_cli.latent.prior import LearnedPrior
 from di4c_cli.network.unet_blocks import (
     Downsample,
@@ -68,8 +68,8 @@ class UNet(nn.Module):
             return None
         given = latent.model_dump() if isinstance(latent, LatentConfig) else dict(latent)
         given = {key: value for key, value in given.items() if value is not None}
-        config = parse({"inject": "film", "features": "sinusoid"} | given)
-        if config is not None and config.inject in ("token", "local"):
+        config = LatentConfig.model_validate({"inject": "film", "features": "sinusoid"} | given)
+        if config.inject in ("token", "local"):
             raise UserError(f"The U-Net takes λ beside the time, not as '{config.inject}'.", "Use 'film' or 'field'.")
         return config
 
@@ -154,8 +154,7 @@ class UNet(nn.Module):
         """
         if self.latent is None:
             raise ValueError("a network without λ conditioning has no λ weights to initialise")
-        check_init(kind)
-        std = 0.0 if isinstance(kind, str) else float(kind)
+        std = 0.0 if kind in ("default", "zero") else float(kind)
         for layer in (*self.lemb_modules, *self.hlemb_modules, self.tlam_mix, self.h_t_lam_mix):
             assert isinstance(layer, nn.Linear)
             reset_linear(layer, None, generator)
@@ -166,15 +165,6 @@ class UNet(nn.Module):
             self.latent_field.init_latent(kind, generator)
         if self.latent.prior == "learned":
             self.latent_prior.init_latent(generator)
-
-    @property
-    def config(self) -> dict[str, Any]:
-        """Constructor arguments and the type, as written to config.json."""
-        names = ["symbols", "channels", "multipliers", "blocks", "attention", "time_dim"]
-        names += ["time_scale", "dropout", "labels"]
-        latent = None if self.latent is None else self.latent.model_dump()
-        values = {name: getattr(self, name) for name in names}
-        return {"type": "unet", "shape": list(self.shape), **values, "latent": latent}
 
     def time_features(self, t: Tensor) -> Tensor:
         """t (B,): raw sinusoid features (B, time_dim) in the weights' dtype."""

@@ -18,6 +18,7 @@ from di4c_cli.teacher.model_files import ModelFiles, has_suffix
 FILE = "vqgan.safetensors"
 PUBLISHED: dict[str, Any] = {"channels": 128, "multipliers": [1, 1, 2, 2, 4], "blocks": 2, "z_channels": 256}
 PUBLISHED |= {"embed_dim": 256, "codes": 1024, "resolution": 256, "attention_resolutions": [16]}
+PUBLISHED |= {"in_channels": 3, "out_channels": 3}
 
 
 @dataclass
@@ -112,8 +113,7 @@ def _converted(source: ModelFiles) -> ImageTokenizer | None:
 def _checked(
     settings: dict[str, Any], tensors: dict[str, Tensor], unused: dict[str, str], where: str
 ) -> ImageTokenizer:
-    """Complete settings, and tensors that are exactly those the settings ask for."""
+    """The tokenizer, if the tensors are exactly those that the settings ask for."""
     network = build_vqgan_on_meta(settings)
     LoadReport.compare(network.state_dict(), tensors, unused=unused).check(where)
-    full = {key: value for key, value in network.config.items() if key != "type"}
-    return ImageTokenizer(full, {name: tensor.float().contiguous() for name, tensor in tensors.items()}, unused)
+    return ImageTokenizer(settings, {name: tensor.float().contiguous() for name, tensor in tensors.items()}, unused)
