@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import cast
 
 import torch
@@ -62,7 +62,6 @@ def check_fit(
     where: str,
     renamed: Mapping[str, str] | None = None,
     unused: Mapping[str, str] | None = None,
-    fresh: Collection[str] = (),
 ) -> tuple[nn.Module, LoadReport]:
     """The network of a config on the meta device, and the report on `given`, of which only the shapes matter.
 
@@ -76,7 +75,7 @@ def check_fit(
     with torch.device("meta"):
         net = build_network(config)
     expected = net.state_dict()
-    report = LoadReport.compare(expected, given, renamed, unused, fresh)
+    report = LoadReport.compare(expected, given, renamed, unused)
     report.check(where)
     if sum(slot.numel() for slot in expected.values()) > limits.MAX_PARAMETERS:
         raise UserError(f"{where} describes more weights than di4c handles.", CHECK_CONFIG)
@@ -89,21 +88,14 @@ def assemble(
     where: str,
     renamed: Mapping[str, str] | None = None,
     unused: Mapping[str, str] | None = None,
-    fresh: Collection[str] = (),
 ) -> tuple[Denoiser, LoadReport]:
-    """The denoiser of a config with the weights `tensors`, in evaluation mode, and the report on every tensor.
-
-    Names in `fresh` may be missing; their weights are drawn as in a new network.
-    """
-    net, report = check_fit(config, tensors, where, renamed, unused, fresh)
-    absent = [entry.name for entry in report.entries if entry.status == "fresh"]
-    names = [name for name in net.state_dict() if name not in absent]
+    """The denoiser of a config with the weights `tensors`, in evaluation mode, and the report on every tensor."""
+    net, report = check_fit(config, tensors, where, renamed, unused)
+    names = list(net.state_dict())
     # All weights get one type: half precision is widened, and float64 is kept only if every tensor has it.
     dtype = torch.float64 if all(tensors[name].dtype == torch.float64 for name in names) else torch.float32
     weights = {name: _weight(tensors[name], dtype, name, where) for name in names}
-    if absent:
-        net = build_network(config)
-    net.load_state_dict(weights, strict=not absent, assign=True)
+    net.load_state_dict(weights, assign=True)
     return _denoiser(net, config).eval().requires_grad_(False), report
 
 

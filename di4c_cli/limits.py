@@ -7,7 +7,7 @@ limits are far wider than any real model and are no recommendation.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -40,7 +40,6 @@ class _Settings(BaseModel):
 
 
 class _Transformer(_Settings):
-    type: Literal["dit", "maskgit"]
     length: Count
     width: Annotated[int, Field(strict=True, ge=1, le=2**16)]
     depth: Small
@@ -53,7 +52,6 @@ class _Transformer(_Settings):
 
 
 class _UNet(_Settings):
-    type: Literal["unet"]
     shape: Annotated[list[Small], Field(min_length=3, max_length=3)]
     channels: Annotated[int, Field(strict=True, ge=4, le=2**14)]
     multipliers: Multipliers
@@ -81,14 +79,9 @@ class _Vqgan(BaseModel):
     out_channels: Small = 3
 
 
-class _Masked(_Settings):
-    type: Literal["masked"]
-
-
 class _Dense(_Settings):
     """Processes that hold S×S matrices."""
 
-    type: Literal["gaussian", "uniform"]
     symbols: Annotated[int, Field(strict=True, ge=2, le=1024)]
     rate_sigma: Positive = 1.0
     q_sigma: Positive = 1.0
@@ -97,7 +90,7 @@ class _Dense(_Settings):
 
 
 NETWORKS: dict[str, type[_Settings]] = {"dit": _Transformer, "maskgit": _Transformer, "unet": _UNet}
-PROCESSES: dict[str, type[_Settings]] = {"masked": _Masked, "gaussian": _Dense, "uniform": _Dense}
+PROCESSES: dict[str, type[_Settings]] = {"masked": _Settings, "gaussian": _Dense, "uniform": _Dense}
 
 
 def read_config(folder: Path) -> ModelConfig:

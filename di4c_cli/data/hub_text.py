@@ -118,7 +118,6 @@ class Streamed:
         key = key | {"cut": self.cut, "shard": shard, "tokenizer": tokenizer.to_str()}
         self.folder, self.origin = cache.entry("stream", key), str(key.get("dataset", "the stream"))
         self._open: dict[int, PackedItems] = {}
-        self._orders: dict[tuple[int, int], Tensor] = {}
 
     def read(self, start: int, count: int) -> Batch:
         """Samples start … start + count - 1; they may lie in two shards."""
@@ -126,7 +125,7 @@ class Streamed:
         picks = []
         for sample in index:
             epoch, number, at = self.place(sample)
-            order = self._order(epoch, number, len(self.items(number)))
+            order = self.spec.order(epoch * 2**20 + number, len(self.items(number)))
             picks.append(number * self.shard + int(order[at]))
         return self.spec.batch(self, index, picks)
 
@@ -149,13 +148,6 @@ class Streamed:
         assert total is not None
         epoch, sample = divmod(sample, total)
         return epoch, *divmod(sample, self.shard)
-
-    def _order(self, epoch: int, number: int, count: int) -> Tensor:
-        key = (epoch, number)
-        if key not in self._orders:
-            self._orders = dict(list(self._orders.items())[-1:])
-            self._orders[key] = self.spec.order(epoch * 2**20 + number, count)
-        return self._orders[key]
 
     def total(self) -> int | None:
         """The number of samples of the dataset, known once its end has been reached."""

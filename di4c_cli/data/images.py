@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import zipfile
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -158,23 +159,17 @@ class VqItems(ImageFiles):
         grid = codec.vqgan.grid
         self.length = int(grid[0] * grid[1])
         self._shards: dict[tuple[int, bool], np.ndarray] = {}
-        self._folder: Path | None = None
 
     def rows(self, index: list[int], mirror: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         flips = [False] * len(index) if mirror is None or not self.mirrored else mirror.tolist()
         codes = [self._shard(item // VQ_SHARD, flip)[item % VQ_SHARD] for item, flip in zip(index, flips, strict=True)]
         return torch.from_numpy(np.stack(codes).astype(np.int64)), self.labels_of(index)
 
-    @property
+    @cached_property
     def folder(self) -> Path:
         """The cache entry; it depends on the images and on the VQGAN's weights."""
-        if self._folder is None:
-            key: dict[str, Any] = {"images": cache.stamp(self.paths), "vqgan": self._fingerprint()}
-            self._folder = cache.entry("codes", key)
-        return self._folder
-
-    def _fingerprint(self) -> list[float]:
-        return [float(value.cpu().double().sum()) for value in self.codec.vqgan.state_dict().values()]
+        sums = [float(value.cpu().double().sum()) for value in self.codec.vqgan.state_dict().values()]
+        return cache.entry("codes", {"images": cache.stamp(self.paths), "vqgan": sums})
 
     def _shard(self, number: int, flip: bool) -> np.ndarray:
         if (number, flip) not in self._shards:

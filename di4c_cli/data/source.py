@@ -18,7 +18,6 @@ from di4c_cli.tasks.registry import get_task, task_of
 if TYPE_CHECKING:
     from di4c_cli.codec.text import Text
     from di4c_cli.codec.vq import Vq
-    from di4c_cli.model import Model
 
 NAME_DATA = "Name data with --data FILE, or train without any: --data teacher."
 
@@ -122,11 +121,10 @@ def frame_of(model: Model) -> int | None:
 
 def pixel_items(path: Path, model: Model) -> Items:
     """CIFAR-10 in either form, or a folder of images."""
-    shape = tuple(model.config.codec["shape"])
     found = cifar.find_cifar(path)
     if found is not None:
         return cifar.open_cifar(found, model.denoiser.symbols)
-    return images.ImageFolder(path, shape, model.denoiser.symbols)
+    return images.ImageFolder(path, tuple(model.config.codec["shape"]), model.denoiser.symbols)
 
 
 def _split(name: str) -> tuple[str, str | None, str | None]:

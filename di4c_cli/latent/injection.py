@@ -60,13 +60,6 @@ class LatentMlp(nn.Sequential):
         reset_linear(last, std, generator)
 
 
-class LatentEmbedding(LatentMlp):
-    """λ as one vector of the network's width: the published `latent_projection`."""
-
-    def __init__(self, width: int, latent: LatentConfig, hidden: int = PUBLISHED_HIDDEN) -> None:
-        super().__init__(hidden, width, latent)
-
-
 class LatentFilm(LatentMlp):
     """λ as `parts` modulation vectors for each of `depth` blocks, added to the block's own modulation."""
 
@@ -147,7 +140,7 @@ class ConditionedTransformer(nn.Module):
         if self.latent is None:
             return
         if self.latent.inject == "token":
-            self.latent_projection = LatentEmbedding(width, self.latent)
+            self.latent_projection = LatentMlp(PUBLISHED_HIDDEN, width, self.latent)
         elif self.latent.inject == "film":
             self.latent_film = LatentFilm(width, depth, parts, self.latent)
         elif self.latent.inject == "field":

@@ -110,9 +110,8 @@ def require(tree: dict[str, Any], key: str, kind: type, where: str) -> Any:
     value: Any = tree
     for part in key.split("."):
         value = value.get(part) if isinstance(value, dict) else None
-    fits = isinstance(value, kind) and not (kind is not bool and isinstance(value, bool))
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+    if kind is float and type(value) is int:
         return float(value)
-    if not fits:
+    if type(value) is not kind:
         raise UserError(f"{where} has no usable '{key}' in its configuration.", "Fetch the file again.")
     return value
