@@ -51,7 +51,7 @@ def _denoiser(net: nn.Module, config: ModelConfig) -> Denoiser:
         latent = LatentPrior(given.dim, given.distribution, places)
     try:
         forward = process.build(config.process)
-    except (ValueError, RuntimeError, ArithmeticError) as error:
+    except (TypeError, ValueError, RuntimeError, ArithmeticError) as error:
         raise UserError(f"The process settings are impossible: {error}.", CHECK_CONFIG) from error
     return Denoiser(net, forward, latent, config.labels)
 

@@ -79,6 +79,7 @@ def test_limits_handle_every_absurd_number(folder: Path, value: Any) -> None:
         ({"sampling.steps": 10**7}, "beyond any use"),
         ({"network.type": "resnet"}, "unknown"),
         ({"process.type": "magic"}, "unknown"),
+        ({"process.scheduel": "linear"}, "process settings are impossible"),
         ({"di4c": 99}, "newer di4c"),
         ({"kind": "pupil"}, "kind"),
         ({"network.width": 12}, "does not fit the network"),

@@ -77,16 +77,10 @@ def pinned_listing(name: str, repo: str, revision: str | None, subset: str | Non
 def hub_documents(listing: Listing) -> Documents:
     """The documents of all files; a file is fetched when the stream reaches it."""
 
-    def fetch(name: str) -> Path:
-        def call() -> str:
-            download = hub.client().hf_hub_download
-            return str(download(listing.repo, name, repo_type="dataset", revision=listing.commit))
-
-        return Path(hub.attempt(call, f"{listing.repo}@{listing.commit}", name))
-
     def read(skip: int) -> Iterator[str]:
+        download = partial(hub.client().hf_hub_download, repo_type="dataset", revision=listing.commit)
         for name in listing.files:
-            path = fetch(name)
+            path = Path(hub.attempt(partial(download, listing.repo, name), f"{listing.repo}@{listing.commit}", name))
             rows = count_rows(path) if skip else 0
             if skip and skip >= rows:
                 skip -= rows

@@ -37,15 +37,6 @@ def quantise(pixels: np.ndarray, levels: int) -> np.ndarray:
     return np.rint(pixels.astype(np.float64) * (levels - 1) / 255).astype(kind)
 
 
-def image_files(folder: Path) -> tuple[list[Path], list[int] | None]:
-    """Image files in the order of their names, and their labels: sub-folders are classes, numbered by name."""
-    classes = sorted(path for path in folder.iterdir() if path.is_dir() and path.name[:1] != ".")
-    if not classes:
-        return _inside(folder), None
-    found = [(path, number) for number, place in enumerate(classes) for path in _inside(place)]
-    return [path for path, _ in found], [number for _, number in found]
-
-
 def _inside(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES)
 
@@ -61,10 +52,13 @@ def open_image(path: Path, channels: int | None = None) -> Image.Image:
 
 
 class ImageFiles:
-    """The image files of a folder with their labels."""
+    """The image files of a folder in the order of their names; sub-folders are classes, numbered by name."""
 
     def __init__(self, folder: Path) -> None:
-        self.paths, self.labels = image_files(folder)
+        classes = sorted(path for path in folder.iterdir() if path.is_dir() and path.name[:1] != ".")
+        found = [(path, number) for number, place in enumerate(classes or [folder]) for path in _inside(place)]
+        self.paths = [path for path, _ in found]
+        self.labels = [number for _, number in found] if classes else None
 
     def __len__(self) -> int:
         return len(self.paths)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 import torch
 
 from di4c_cli import hub
+from di4c_cli.codec.text import END_OF_TEXT
 from di4c_cli.data import cifar, hub_text, images, text, tokens
 from di4c_cli.data.items import Items, TensorItems, check_items, check_rows
 from di4c_cli.data.stream import DataSpec, NoData, Shuffled, Source
@@ -114,9 +115,10 @@ def text_items(path: Path, model: Model) -> Items:
 
 def frame_of(model: Model) -> int | None:
     """The id around every window: published language models were trained between two end-of-text ids."""
-    codec = model.config.codec
-    published = codec.get("name") == "gpt2" and model.denoiser.length > 2
-    return tokens.end_of_text(cast("Text", model.codec).tokenizer) if published else None
+    if model.config.codec.get("name") != "gpt2" or model.denoiser.length <= 2:
+        return None
+    found: int | None = cast("Text", model.codec).tokenizer.token_to_id(END_OF_TEXT)
+    return found
 
 
 def pixel_items(path: Path, model: Model) -> Items:

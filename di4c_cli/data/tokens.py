@@ -69,18 +69,12 @@ def open_token_file(path: Path, length: int, symbols: int) -> PackedItems:
     return PackedItems(ids.reshape(-1), length if ids.ndim == 1 else ids.shape[1] or length, str(path))
 
 
-def end_of_text(tokenizer: Tokenizer) -> int | None:
-    """The separator's id, if the vocabulary has one."""
-    found: int | None = tokenizer.token_to_id(END_OF_TEXT)
-    return found
-
-
 def encode(texts: Iterable[str], tokenizer: Tokenizer) -> Iterator[list[int]]:
     """Ids of each document, with the end-of-text separator after it.
 
     A tokenizer with few words encodes unknown words as the mask; they are left out.
     """
-    separator, remaining = end_of_text(tokenizer), iter(texts)
+    separator, remaining = tokenizer.token_to_id(END_OF_TEXT), iter(texts)
     mask = tokenizer.token_to_id(MASK)
     while batch := list(islice(remaining, DOCUMENTS_PER_CALL)):
         for encoding in tokenizer.encode_batch_fast(batch, add_special_tokens=False):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -27,14 +26,6 @@ class Network(Protocol):
 
     def head(self, h: Tensor, d: Tensor) -> Tensor:
         """Hidden states `(n, H)` at positions d `(n,)` -> logits `(n, S)` over the real symbols."""
-        ...
-
-    def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
-        """All weights."""
-        ...
-
-    def train(self, mode: bool = True) -> Any:
-        """Switch dropout on or off."""
         ...
 
 

@@ -12,12 +12,11 @@ from typing import Any, cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from di4c_cli.errors import UserError
 from di4c_cli.latent.config import LatentConfig
 from di4c_cli.latent.injection import ConditionedTransformer
-from di4c_cli.numerics import precise, sinusoid, without_autocast
+from di4c_cli.numerics import checkpointed, precise, sinusoid, without_autocast
 
 NOISE_FEATURES = 256
 EPS = 1e-3  # of the log-linear noise: σ(t) = -log(1 - (1 - ε) t)
@@ -165,7 +164,7 @@ class DiT(ConditionedTransformer):
         self.blocks = nn.ModuleList(Block(width, heads, cond_dim, dropout) for _ in range(depth))
         self.output_layer = OutputLayer(width, symbols + 1, cond_dim)
         self._init_plain()
-        self.add_latent(latent, width, depth, 6, length, symbols + 1)
+        self.add_latent(latent, depth, 6)
 
     def _init_plain(self) -> None:
         """Start as an unmodulated pre-norm transformer: gates 1, shifts and scales 0."""
@@ -221,11 +220,8 @@ class DiT(ConditionedTransformer):
             hidden = torch.cat((hidden, token), dim=1)
         cos, sin = self.rotary_emb(x.shape[1], hidden.shape[1] - x.shape[1], precise(hidden.dtype))
         for i, (block, modulation) in enumerate(zip(self.stack, blocks), 1):
-            inputs = hidden, modulation, cos, sin, at if i == self.depth else None
-            if self.checkpointing and torch.is_grad_enabled():
-                hidden = checkpoint(block, *inputs, use_reentrant=False)
-            else:
-                hidden = block(*inputs)
+            where = at if i == self.depth else None
+            hidden = checkpointed(self.checkpointing, block, hidden, modulation, cos, sin, where)
         rows = hidden[:, : x.shape[1]] if at is None else hidden
         return modulated_norm(rows, self.output_layer.norm_final, *final.unbind(0))
 

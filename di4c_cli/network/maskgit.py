@@ -11,12 +11,11 @@ from typing import Any, cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from di4c_cli.errors import UserError
 from di4c_cli.latent.config import LatentConfig
 from di4c_cli.latent.injection import ConditionedTransformer
-from di4c_cli.numerics import without_autocast
+from di4c_cli.numerics import checkpointed, without_autocast
 
 OUTER_EPS = 1e-12  # of the layer norms before and after the blocks; the blocks use torch's 1e-5
 
@@ -108,11 +107,8 @@ class Transformer(nn.Module):
         """x `(B, T, H)`, film `(B, depth, 4, H)` or None; the last block has queries at positions `at` (n,)."""
         for i, layer in enumerate(cast("list[nn.ModuleList]", list(self.layers))):
             own = None if film is None else film[:, i].transpose(0, 1)[:, :, None]
-            inputs = layer, x, own, at if i == len(self.layers) - 1 else None
-            if checkpointing and torch.is_grad_enabled():
-                x = checkpoint(self.block, *inputs, use_reentrant=False)
-            else:
-                x = self.block(*inputs)
+            where = at if i == len(self.layers) - 1 else None
+            x = checkpointed(checkpointing, self.block, layer, x, own, where)
         return x
 
 
@@ -147,7 +143,7 @@ class MaskGit(ConditionedTransformer):
         self.transformer = Transformer(width, depth, heads, mlp, dropout)
         self.last_layer = nn.Sequential(*self._outer(width, dropout))
         self._init_plain()
-        self.add_latent(latent, width, depth, 4, length, symbols + 1, self.labels)
+        self.add_latent(latent, depth, 4, self.labels)
 
     @staticmethod
     def _outer(width: int, dropout: float) -> list[nn.Module]:

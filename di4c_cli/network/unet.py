@@ -7,12 +7,12 @@ checkpoints (without the `net.` prefix).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from di4c_cli.errors import UserError
 from di4c_cli.latent.config import LatentConfig
@@ -28,7 +28,7 @@ from di4c_cli.network.unet_blocks import (
     group_norm,
     truncated_logistic,
 )
-from di4c_cli.numerics import precise, reset_linear, sinusoid, without_autocast
+from di4c_cli.numerics import checkpointed, precise, reset_linear, sinusoid, without_autocast
 
 
 class UNet(nn.Module):
@@ -203,20 +203,16 @@ class UNet(nn.Module):
         with without_autocast(features.device):
             return layers[1](F.silu(layers[0](F.silu(mix(features)))))
 
-    def _run(self, block: nn.Module, h: Tensor, time: Tensor, lam: Tensor | None) -> Tensor:
-        if self.checkpointing and torch.is_grad_enabled():
-            return checkpoint(block, h, time, lam, use_reentrant=False)
-        return block(h, time, lam)
-
     def _path(self, h: Tensor, time: Tensor, features: Tensor | None, field: Tensor | None) -> Tensor:
         """Down, middle and up on the centred input (B, C, H, W): (B, channels, H, W)."""
+        run = partial(checkpointed, self.checkpointing)
         lam = None if features is None else self.latent_embedding(features)
         stack = [self.input_conv(h)]
         if field is not None:
             stack[0] = stack[0] + field.transpose(1, 2).reshape_as(stack[0]).to(stack[0].dtype)
         for module in self.downsampling_modules:
             if isinstance(module, ResidualBlock):
-                stack.append(self._run(module, stack[-1], time, lam))
+                stack.append(run(module, stack[-1], time, lam))
             elif isinstance(module, SpatialAttention):
                 stack[-1] = module(stack[-1])
             else:
@@ -224,10 +220,10 @@ class UNet(nn.Module):
         h = stack[-1]
         lam = None if features is None else self.latent_embedding(features, h)
         for module in self.middle_modules:
-            h = self._run(module, h, time, lam) if isinstance(module, ResidualBlock) else module(h)
+            h = run(module, h, time, lam) if isinstance(module, ResidualBlock) else module(h)
         for module in self.upsampling_modules:
             if isinstance(module, ResidualBlock):
-                h = self._run(module, torch.cat([h, stack.pop()], dim=1), time, lam)
+                h = run(module, torch.cat([h, stack.pop()], dim=1), time, lam)
             else:
                 h = module(h)
         return h

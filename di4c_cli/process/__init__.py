@@ -21,7 +21,4 @@ def build(config: dict[str, Any]) -> Process:
     kind = options.pop("type", None)
     if kind not in KINDS:
         raise UserError(f"Unknown process type '{kind}'.", f"Known: {', '.join(KINDS)}.")
-    try:
-        return KINDS[kind](**options)
-    except TypeError as error:
-        raise UserError(f"Bad {kind} process settings: {error}.", "Check the model's config.json.") from error
+    return KINDS[kind](**options)

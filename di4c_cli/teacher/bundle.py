@@ -86,9 +86,7 @@ class Bundle:
         return LoadedModel(self.config, denoiser, self.folder, report, self.codec_tensors)
 
 
-def strip(
-    tensors: dict[str, Tensor], prefixes: tuple[str, ...], reason: str = "not part of the network"
-) -> tuple[dict[str, Tensor], dict[str, str], dict[str, str]]:
+def strip(tensors: dict[str, Tensor], *prefixes: str) -> tuple[dict[str, Tensor], dict[str, str], dict[str, str]]:
     """Tensors without the first fitting prefix, their old names, and the names that had no such prefix."""
     kept: dict[str, Tensor] = {}
     renamed: dict[str, str] = {}
@@ -96,7 +94,7 @@ def strip(
     for name, tensor in tensors.items():
         prefix = next((p for p in prefixes if name.startswith(p)), None)
         if prefix is None:
-            unused[name] = reason
+            unused[name] = "not part of the network"
             continue
         ours = name.removeprefix(prefix).replace("_orig_mod.", "")
         if ours in kept:

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from di4c_cli.errors import UserError
 from di4c_cli.latent.config import LatentConfig, StudentLatentConfig
-from di4c_cli.latent.injection import PUBLISHED_HIDDEN, LatentFilm, LatentLocal, LatentMlp
+from di4c_cli.latent.injection import LatentFilm, LatentLocal, LatentMlp
 from di4c_cli.network import build
 from di4c_cli.network.dit import DiT
 from di4c_cli.numerics import sinusoid
@@ -48,7 +48,7 @@ def test_sinusoid_keeps_leading_shape_and_dtype() -> None:
     ("settings", "width"), [({}, 128), ({"dim": 3, "features": "sinusoid"}, 384), ({"dim": 5, "features": "raw"}, 5)]
 )
 def test_embedding_has_its_feature_width_and_shape(settings: dict[str, Any], width: int) -> None:
-    module = LatentMlp(PUBLISHED_HIDDEN, 24, LatentConfig(**settings))
+    module = LatentMlp(24, LatentConfig(**settings))
     lam = torch.rand(4, settings["dim"]) if "dim" in settings else torch.rand(4)
     assert module.features(lam).shape == (4, width)
     assert module(lam).shape == (4, 24)
@@ -57,20 +57,20 @@ def test_embedding_has_its_feature_width_and_shape(settings: dict[str, Any], wid
 
 def test_raw_features_are_centred_for_uniform_numbers_only() -> None:
     lam = torch.tensor([[0.0, 0.5, 1.0]])
-    uniform = LatentMlp(PUBLISHED_HIDDEN, 8, LatentConfig(dim=3, features="raw"))
-    normal = LatentMlp(PUBLISHED_HIDDEN, 8, LatentConfig(dim=3, features="raw", distribution="normal"))
+    uniform = LatentMlp(8, LatentConfig(dim=3, features="raw"))
+    normal = LatentMlp(8, LatentConfig(dim=3, features="raw", distribution="normal"))
     assert uniform.features(lam).tolist() == [[-1.0, 0.0, 1.0]]
     assert normal.features(lam).tolist() == lam.tolist()
 
 
 def test_embedding_takes_a_scalar_as_a_column_or_a_vector() -> None:
-    module, lam = LatentMlp(PUBLISHED_HIDDEN, 8, LatentConfig()), torch.rand(3)
+    module, lam = LatentMlp(8, LatentConfig()), torch.rand(3)
     assert torch.equal(module(lam), module(lam[:, None]))
 
 
 def test_features_of_half_precision_weights_keep_their_angles() -> None:
     """1000 λ in bfloat16 has steps of 4: neighbouring λ would share their features."""
-    module, lam = LatentMlp(PUBLISHED_HIDDEN, 8, LatentConfig()), torch.tensor([0.7001, 0.7004])
+    module, lam = LatentMlp(8, LatentConfig()), torch.tensor([0.7001, 0.7004])
     exact = module.features(lam)
     blurred = module.bfloat16().features(lam.double())
     assert blurred.dtype == torch.bfloat16
@@ -80,7 +80,7 @@ def test_features_of_half_precision_weights_keep_their_angles() -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: LatentMlp(PUBLISHED_HIDDEN, 16, LatentConfig()),
+        lambda: LatentMlp(16, LatentConfig()),
         lambda: LatentFilm(16, 2, 6, LatentConfig()),
         lambda: LatentLocal(16, 5, LatentConfig(inject="local")),
     ],
@@ -103,7 +103,7 @@ def test_init_latent_has_three_kinds(make: Any) -> None:
 
 
 def test_init_latent_of_a_token_has_torch_bounds() -> None:
-    module = LatentMlp(PUBLISHED_HIDDEN, 64, LatentConfig())
+    module = LatentMlp(64, LatentConfig())
     module.init_latent("default", generator())
     for layer in (module[0], module[2]):
         bound = 1 / math.sqrt(layer.in_features)

@@ -43,13 +43,6 @@ class Chunk:
     shift: Tensor | None = None  # (n, S)
     single: Tensor | None = None  # (n, S)
 
-    def release(self, targets: bool = True, log_probs: bool = True) -> None:
-        """Free the tensors that do not fit in the cache between the passes, or all of them."""
-        if log_probs:
-            self.log_p = None
-        if targets:
-            self.shift = self.single = None
-
 
 class ChunkedLoss:
     """The loss of a student at t whose prediction of sample b under λ_i has the number b·L + i."""
@@ -70,7 +63,10 @@ class ChunkedLoss:
             rows = self.first_pass(chunk)
             if probe is not None:
                 probe.remember(number, rows)
-            chunk.release(not (gradient and chunk.keep_targets), not (gradient and chunk.keep_log_probs))
+            if not (gradient and chunk.keep_log_probs):
+                chunk.log_p = None
+            if not (gradient and chunk.keep_targets):
+                chunk.shift = chunk.single = None
         terms = self.sums.terms()
         out = LossOutput(weighted(p.weights, terms), terms, probe.figures(self.sums) if probe else {})
         if gradient:
@@ -134,7 +130,7 @@ class ChunkedLoss:
         if p.needs_teacher and p.teacher is not None:
             teacher, _ = averaged(p.teacher, b * p.teacher_latents, p.teacher_latents, d)
         if chunk.consis and p.student_u is not None and p.place is not None:
-            uniform = None if p.uniform is None or p.samples is not None else p.uniform[b, :, d]
+            uniform = None if p.uniform is None else p.uniform[b, :, d]
             at_u, drawn = averaged(p.student_u, p.place[b] * p.latents, p.latents, d, uniform)
             if drawn is not None and self.sums.samples is not None:
                 self.sums.samples[b, :, d] = drawn
@@ -170,7 +166,7 @@ class ChunkedLoss:
             dz = self.at_logits(chunk)
             number, d = self.student_rows(chunk)
             out.hidden_grad[number, d] = self.head.backward(hidden[number, d], d, dz).to(hidden.dtype)
-            chunk.release()
+            chunk.log_p = chunk.shift = chunk.single = None
         out.head_grads = self.head.finish()
 
     def at_logits(self, chunk: Chunk) -> Tensor:

@@ -133,12 +133,6 @@ def holds_dit(names: Any) -> bool:
     return has_suffix(names, EMBEDDING) and has_suffix(names, "output_layer.linear.weight")
 
 
-def backbone(tensors: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str], dict[str, str]]:
-    """The network's tensors under our names; a wrapper saved inside another doubles the prefix."""
-    doubled = any(name.startswith("backbone.backbone.") for name in tensors)
-    return strip(tensors, ("backbone.backbone.",) if doubled else ("backbone.",), "outside the network")
-
-
 def sizes(tensors: dict[str, Tensor], where: str) -> dict[str, int]:
     """Sizes from the shapes: symbols, width, depth, cond_dim, and the heads if the rotary buffer is there."""
     table, condition = tensors.get(EMBEDDING), tensors.get("sigma_map.mlp.0.bias")
@@ -183,7 +177,8 @@ def bundle(
     provenance: dict[str, Any],
 ) -> Bundle:
     """The bundle of a DiT; `settings` are the configuration's own values, checked against the weights."""
-    kept, renamed, unused = backbone(tensors)
+    doubled = any(name.startswith("backbone.backbone.") for name in tensors)  # a wrapper saved inside another
+    kept, renamed, unused = strip(tensors, "backbone.backbone." if doubled else "backbone.")
     found = sizes(kept, where)
     agree(found, settings, where)
     heads = options.heads or found.get("heads") or settings.get("heads")

@@ -44,13 +44,12 @@ def read(source: ModelFiles, options: LoadOptions) -> Bundle:
     assert found is not None
     path, checkpoint = found
     stored = pickles.tensors_of(checkpoint["model_state_dict"], path.name)
-    tensors, renamed, unused = strip(stored, ("module.", ""))
+    tensors, renamed, unused = strip(stored, "module.", "")
     tokenizer = _tokenizer(source, options)
     network = sizes(tensors, options, tokenizer, path.name)
-    if tokenizer is not None:
-        tokenizer = tokenizer.at_length(network["length"])
     unused |= {key: "training state" for key in checkpoint if key != "model_state_dict"}
     if tokenizer is not None:
+        tokenizer = tokenizer.at_length(network["length"])
         unused |= {f"VQGAN {name}": reason for name, reason in tokenizer.unused.items()}
     student = LATENT in tensors
     config = ModelConfig(

@@ -54,7 +54,7 @@ def read(source: ModelFiles, options: LoadOptions) -> Bundle:
     live = pickles.tensors_of(stored, path.name)
     weights = options.weights or "ema"
     chosen = pickles.averaged(stored.get(EMA), list(live), path) if weights == "ema" else live
-    tensors, renamed, unused = strip(chosen, ("net.module.", "net."))
+    tensors, renamed, unused = strip(chosen, "net.module.", "net.")
     tree = source.tree(is_config)
     network, process = settings_of(tree)
     unused |= {key: "training state" for key in checkpoint if key != "model"}
