@@ -68,7 +68,8 @@ def check_fit(
     A config that does not fit the tensors is rejected here, before memory is allocated.
     """
     limits.check(config)
-    asked, held = limits.layers(config.network), len(given)
+    sizes, held = config.network, len(given)
+    asked = sizes.get("depth") or sizes["blocks"] * len(sizes["multipliers"])  # every layer has a tensor or more
     if asked > held:
         problem = f"{where} holds {held} tensors, too few for the {asked} layers of its configuration."
         raise UserError(problem, CHECK_CONFIG)

@@ -6,6 +6,7 @@ limits are far wider than any real model and are no recommendation.
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -120,7 +121,8 @@ def check(config: ModelConfig) -> None:
         if not isinstance(kind, str) or kind not in known:
             raise UserError(f"The {part} type {kind!r} is unknown.", f"Known: {', '.join(known)}.")
         _validate(part, settings, known[kind])
-    symbols, labels, length = network["symbols"], network.get("labels"), length_of(network)
+    symbols, labels = network["symbols"], network.get("labels")
+    length = network["length"] if "length" in network else math.prod(network["shape"])
     problem = ""
     if symbols != process["symbols"]:
         problem = f"The network has {symbols} symbols but the process {process['symbols']}."
@@ -139,19 +141,6 @@ def check(config: ModelConfig) -> None:
 def check_vqgan(settings: dict[str, Any]) -> None:
     """Reject settings that are not sizes of a real VQGAN."""
     _validate("codec.vqgan", settings, _Vqgan)
-
-
-def length_of(network: dict[str, Any]) -> int:
-    """The length D of checked network settings."""
-    if "length" in network:
-        return int(network["length"])
-    channels, height, width = network["shape"]
-    return int(channels * height * width)
-
-
-def layers(network: dict[str, Any]) -> int:
-    """A lower bound of the number of tensors of checked settings, without building a network."""
-    return int(network.get("depth") or network["blocks"] * len(network["multipliers"]))
 
 
 def _validate(part: str, settings: dict[str, Any], schema: type[BaseModel]) -> None:

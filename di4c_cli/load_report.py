@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 STATUSES = ("matched", "renamed", "unused", "unknown", "missing", "mismatch")
 """`renamed`: another name in the file; `unused`: left out on purpose; `unknown`: only in the file; `missing`: only in
 the network; `mismatch`: another shape in the file."""
-PROBLEMS = ("missing", "mismatch", "unknown")
+PROBLEM_STATUSES = ("missing", "mismatch", "unknown")
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class LoadReport:
 
     def check(self, where: str) -> None:
         """Raise unless every tensor of the network was found with its shape and no tensor is left over."""
-        problems = LoadReport([entry for entry in self.entries if entry.status in PROBLEMS])
+        problems = LoadReport([entry for entry in self.entries if entry.status in PROBLEM_STATUSES])
         if not problems.entries:
             return
         entry = problems.entries[0]

@@ -172,8 +172,6 @@ def load(ref: str, device: torch.device | str = "cpu", **options: Any) -> Model:
 
 def load_folder(folder: Path) -> Model:
     """A folder in our own format."""
-    if not folder.is_dir():
-        raise UserError(f"There is no model folder {folder}.", "Check the path.")
     config, denoiser, report = model_folder.load_folder(folder)
     return Model(config, denoiser, folder, report)
 

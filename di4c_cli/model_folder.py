@@ -23,14 +23,14 @@ from di4c_cli.load_report import LoadReport
 from di4c_cli.memory import physical_memory
 
 WEIGHTS_FILE = "model.safetensors"
-UNREADABLE = (SafetensorError, OSError, ValueError, RuntimeError, TypeError, AttributeError)
+READ_ERRORS = (SafetensorError, OSError, ValueError, RuntimeError, TypeError, AttributeError)
 
 
 def _read(path: Path, get: Callable[[Any, str], Tensor]) -> dict[str, Tensor]:
     try:
         with safe_open(path, framework="pt") as file:
             return {upgrade_tensor(name): get(file, name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-    except UNREADABLE as error:
+    except READ_ERRORS as error:
         raise UserError(f"{path} is not a readable safetensors file: {error}.", "Fetch it again.") from error
 
 

@@ -111,7 +111,9 @@ def dense_log_probs(prediction: Prediction) -> Tensor:
 
 
 def draw_consistency_samples(log_u: Tensor, inputs: LossInputs) -> Tensor:
-    """x_j `(B, L, D)`, one under each λ', by the inverse CDF of given uniforms."""
+    """x_j `(B, L, D)`, one under each λ': given, or by the inverse CDF of given uniforms."""
+    if inputs.samples is not None:
+        return inputs.samples
     assert inputs.uniform is not None
     cumulative = log_u.exp().cumsum(-1)
     goal = inputs.uniform.to(cumulative)[..., None] * cumulative[..., -1:]

@@ -10,7 +10,7 @@ from di4c_cli.errors import UserError
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-TYPES = {"dit": "DiT", "maskgit": "MaskGit", "unet": "UNet"}
+NETWORK_CLASSES = {"dit": "DiT", "maskgit": "MaskGit", "unet": "UNet"}
 
 
 class Network(Protocol):
@@ -33,8 +33,8 @@ def build(config: dict[str, Any]) -> nn.Module:
     """A network with fresh weights from its configuration: "type" and the constructor's arguments."""
     settings = dict(config)
     kind = settings.pop("type", None)
-    if kind not in TYPES:
-        raise UserError(f"Network type {kind!r} is unknown.", f"Choose one of: {', '.join(TYPES)}.")
+    if kind not in NETWORK_CLASSES:
+        raise UserError(f"Network type {kind!r} is unknown.", f"Choose one of: {', '.join(NETWORK_CLASSES)}.")
     module = import_module(f"{__name__}.{kind}")  # imports torch, which naming a network does not need
-    network: nn.Module = getattr(module, TYPES[kind])(**settings)
+    network: nn.Module = getattr(module, NETWORK_CLASSES[kind])(**settings)
     return network

@@ -19,7 +19,7 @@ from di4c_cli.latent.injection import ConditionedTransformer
 from di4c_cli.numerics import checkpointed, precise, sinusoid, without_autocast
 
 NOISE_FEATURES = 256
-EPS = 1e-3  # of the log-linear noise: σ(t) = -log(1 - (1 - ε) t)
+LOG_LINEAR_EPS = 1e-3  # of the log-linear noise: σ(t) = -log(1 - (1 - ε) t)
 
 
 def modulated_norm(x: Tensor, norm: nn.LayerNorm, shift: Tensor, scale: Tensor) -> Tensor:
@@ -188,7 +188,7 @@ class DiT(ConditionedTransformer):
         """Per block `(6, H)`, shared by all samples, or `(6, B, 1, H)`; the same for the output with 2."""
         if self.time_conditioning:
             t = t.to(precise(t.dtype))
-            sigma = -torch.log1p((EPS - 1) * t)
+            sigma = -torch.log1p((LOG_LINEAR_EPS - 1) * t)
         else:
             sigma = torch.zeros(1, device=t.device)
         cond = F.silu(self.sigma_map(sigma))

@@ -29,7 +29,10 @@ def find(ref: str, options: LoadOptions) -> ModelFiles:
         for option, value in entry.options.items():
             if getattr(options, option) is None:
                 setattr(options, option, value)
-        return _fetch_entry(entry, revision or None, options)
+        fetcher = hub.Fetcher(str(entry.repo), revision or entry.revision, options.offline)
+        for choices in entry.choices:
+            fetcher.get(*choices)
+        return ModelFiles(entry.name, fetcher.files, {**fetcher.origin, "licence": entry.licence})
     if exists(ref):
         return _at(Path(ref))
     if hub.is_id(name) and not revision and Path(name).parent.is_dir():
@@ -56,13 +59,6 @@ def _at(path: Path, name: str | None = None) -> ModelFiles:
     source = ModelFiles.at(path)
     source.name = name or source.name
     return source
-
-
-def _fetch_entry(entry: registry.Entry, revision: str | None, options: LoadOptions) -> ModelFiles:
-    fetcher = hub.Fetcher(str(entry.repo), revision or entry.revision, options.offline)
-    for choices in entry.choices:
-        fetcher.get(*choices)
-    return ModelFiles(entry.name, fetcher.files, {**fetcher.origin, "licence": entry.licence})
 
 
 def _fetch_id(repo: str, revision: str | None, options: LoadOptions) -> ModelFiles:

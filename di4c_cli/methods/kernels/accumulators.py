@@ -28,7 +28,9 @@ class Accumulators:
         self.dtype = finest(device)
         self.draws = inputs.draws
         self.configs = self.draws + (inputs.x0 is not None)
-        self.samples = inputs.x_t[:, None].repeat(1, self.draws, 1) if self.draws else None
+        self.samples = inputs.samples
+        if self.draws and self.samples is None:
+            self.samples = inputs.x_t[:, None].repeat(1, self.draws, 1)
         self.ratio = torch.zeros(batch, inputs.latents, self.configs, dtype=self.dtype, device=device)
         self.product = torch.zeros(batch, self.configs, dtype=self.dtype, device=device)
         names = ("distil", "consis_indep", "marginal", "target_entropy")
@@ -37,7 +39,7 @@ class Accumulators:
     def configurations(self, b: Tensor, d: Tensor) -> Tensor:
         """Symbols of the configurations at rows, `(n, X)`."""
         parts = []
-        if self.samples is not None:
+        if self.samples is not None and self.draws:
             parts.append(self.samples[b, :, d])
         if self.inputs.x0 is not None:
             parts.append(self.inputs.x0[b, d][:, None])

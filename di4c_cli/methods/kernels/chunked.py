@@ -130,7 +130,7 @@ class ChunkedLoss:
         if p.needs_teacher and p.teacher is not None:
             teacher, _ = averaged(p.teacher, b * p.teacher_latents, p.teacher_latents, d)
         if chunk.consis and p.student_u is not None and p.place is not None:
-            uniform = None if p.uniform is None else p.uniform[b, :, d]
+            uniform = None if p.uniform is None or p.samples is not None else p.uniform[b, :, d]
             at_u, drawn = averaged(p.student_u, p.place[b] * p.latents, p.latents, d, uniform)
             if drawn is not None and self.sums.samples is not None:
                 self.sums.samples[b, :, d] = drawn

@@ -34,7 +34,7 @@ class LossInputs:
 
     `teacher`: predictions of x_t, numbers b·K + k for sample b, K = 1 for a product teacher. `student_u`:
     predictions of x_u, numbers place[b]·L + j for the samples with place[b] ≥ 0. The j-th consistency
-    sample x_j is drawn from the j-th of these with `uniform` (B, L, D).
+    sample x_j is drawn from the j-th of these with `uniform` (B, L, D), or given as `samples` (B, M, D).
     """
 
     x_t: Tensor
@@ -46,13 +46,14 @@ class LossInputs:
     student_u: Prediction | None = None
     place: Tensor | None = None
     uniform: Tensor | None = None
+    samples: Tensor | None = None
     x0: Tensor | None = None
     chunk_bytes: int = 64 << 20
     cache_bytes: int = 256 << 20
 
     def __post_init__(self) -> None:
-        if self.student_u is not None and self.uniform is None:
-            raise ValueError("the consistency term needs uniforms at u")
+        if self.student_u is not None and self.uniform is None and self.samples is None:
+            raise ValueError("the consistency term needs uniforms or samples at u")
 
     @property
     def needs_teacher(self) -> bool:
@@ -67,8 +68,10 @@ class LossInputs:
 
     @property
     def draws(self) -> int:
-        """M, consistency samples per sample: one for each latent."""
-        return self.latents if self.needs_student_u else 0
+        """M, consistency samples per sample."""
+        if not self.needs_student_u:
+            return 0
+        return self.latents if self.samples is None else self.samples.shape[1]
 
 
 @dataclass

@@ -17,9 +17,9 @@ from di4c_cli.teacher import pickles, safe
 from di4c_cli.teacher.bundle import Bundle, LoadOptions, strip
 from di4c_cli.teacher.model_files import ModelFiles, has_suffix
 
-EMBEDDING = "vocab_embed.embedding"
-BUFFER = "rotary_emb.inv_freq"
-LATENT = "latent_projection.0.weight"
+TOKEN_TABLE = "vocab_embed.embedding"
+ROTARY_BUFFER = "rotary_emb.inv_freq"
+LATENT_WEIGHT = "latent_projection.0.weight"
 PUBLISHED_LENGTH = 1024
 SDTT_NAMES = {"width": "hidden_size", "depth": "n_blocks", "heads": "n_heads", "length": "length"}
 MDLM_NAMES = {"width": "hidden_dim", "depth": "n_blocks", "heads": "n_heads", "length": "model_length"}
@@ -116,7 +116,7 @@ class SdttStudent:
         tensors = pickles.tensors_of(checkpoint["state_dict"], path.name)
         weights = options.weights or "live"
         if weights == "ema":
-            names = [name for name in tensors if not name.endswith(BUFFER)]  # the EMA has no buffers
+            names = [name for name in tensors if not name.endswith(ROTARY_BUFFER)]  # the EMA has no buffers
             ema = checkpoint.get("ema")
             tensors |= pickles.averaged(ema.get("shadow_params") if isinstance(ema, dict) else None, names, path)
         tree = source.tree(is_sdtt_config)
@@ -130,17 +130,17 @@ class SdttStudent:
 
 def holds_dit(names: Any) -> bool:
     """Whether names of tensors are those of the DiT, under any prefix."""
-    return has_suffix(names, EMBEDDING) and has_suffix(names, "output_layer.linear.weight")
+    return has_suffix(names, TOKEN_TABLE) and has_suffix(names, "output_layer.linear.weight")
 
 
 def sizes(tensors: dict[str, Tensor], where: str) -> dict[str, int]:
     """Sizes from the shapes: symbols, width, depth, cond_dim, and the heads if the rotary buffer is there."""
-    table, condition = tensors.get(EMBEDDING), tensors.get("sigma_map.mlp.0.bias")
+    table, condition = tensors.get(TOKEN_TABLE), tensors.get("sigma_map.mlp.0.bias")
     if table is None or table.dim() != 2 or condition is None or condition.dim() != 1 or len(table) < 2:
         raise UserError(f"{where} lacks the token table or the noise embedding of a DiT.", "Fetch it again.")
     depth = len({name.split(".")[1] for name in tensors if name.startswith("blocks.")})
     found = {"symbols": len(table) - 1, "width": table.shape[1], "depth": depth, "cond_dim": len(condition)}
-    buffer = tensors.get(BUFFER)
+    buffer = tensors.get(ROTARY_BUFFER)
     if buffer is not None and buffer.dim() == 1 and len(buffer):
         found["heads"] = max(1, table.shape[1] // (2 * len(buffer)))
     return found
@@ -186,7 +186,7 @@ def bundle(
         hint = "Use `di4c convert` with --heads and name what it writes."
         raise UserError(f"{where} does not record its number of attention heads.", hint)
     codec, folder = text_codec(found["symbols"], settings.get("tokenizer"), options)
-    student = LATENT in kept
+    student = LATENT_WEIGHT in kept
     config = ModelConfig(
         kind="student" if student else "teacher",
         name=source.name,
