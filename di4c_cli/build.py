@@ -17,7 +17,7 @@ from di4c_cli.limits import CHECK_CONFIG
 from di4c_cli.load_report import LoadReport
 
 MAX_WEIGHT = 1e8
-"""No trained weight is this large. A weight with a flipped exponent bit is, and its outputs are not finite."""
+"""Trained weights are smaller. A weight with a flipped exponent bit exceeds the bound; its outputs are not finite."""
 FLOAT_TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 

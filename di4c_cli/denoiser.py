@@ -45,7 +45,7 @@ class Prediction:
 
 
 class Denoiser(nn.Module):
-    """A model of p(x0|xt; λ); without λ it is a product model, as every teacher is before its first round."""
+    """A model of p(x0|xt; λ). A model without λ is a product model; the teacher of the first round is one."""
 
     def __init__(
         self, network: nn.Module, process: Process, latent: LatentPrior | None = None, labels: int | None = None

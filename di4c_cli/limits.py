@@ -1,6 +1,6 @@
 """Reading config.json, and the limits of its numbers, checked before anything is built from them.
 
-A config may come from a stranger: 10^9 layers or 10^6 symbols must be rejected before memory is allocated. The
+A config may come from an untrusted source: 10^9 layers or 10^6 symbols must be rejected before memory is allocated. The
 limits are far wider than any real model and are no recommendation.
 """
 

@@ -1,6 +1,6 @@
 """The MaskGIT transformer over VQ codes: learned positions, one class token, output tied to the token table.
 
-Parameter names are the published ones. Guidance and the confidence sampler live in `sampler`.
+Parameter names are the published ones. Package `sampler` has guidance and the confidence sampler.
 """
 
 from __future__ import annotations

@@ -105,14 +105,14 @@ class UNet(nn.Module):
         self.upsampling_modules = self._up(skips)
         narrow = self.channels * self.multipliers[0]
         self.output_modules = nn.ModuleList([group_norm(narrow), conv3x3(narrow, 2 * self.shape[0], zero=True)])
-        if self.latent is not None and self.latent.inject == "field":
-            area = self.shape[1] * self.shape[2]
-            self.latent_field = LatentField(self.channels, area, self.latent)
-        if self.latent is not None and self.latent.prior == "learned":
+        if self.latent is None:
+            return
+        if self.latent.inject == "field":
+            self.latent_field = LatentField(self.channels, self.shape[1] * self.shape[2], self.latent)
+        if self.latent.prior == "learned":
             sizes = self.latent.prior_width, self.latent.dim, 1
             self.latent_prior = LearnedPrior(*sizes, self.symbols, self.length, self.labels)
-        if self.latent is not None:
-            self.init_latent("default")
+        self.init_latent("default")
 
     def _block(self, inputs: int, outputs: int) -> ResidualBlock:
         return ResidualBlock(inputs, outputs, 4 * self.time_dim, self.dropout, self.latent is not None)

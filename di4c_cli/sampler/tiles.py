@@ -72,7 +72,7 @@ def predict(
 ) -> Prediction:
     """`denoiser.predict` in tiles of `tile` samples; 0 is the plain prediction of the whole batch.
 
-    `wanted` (B, D) marks the only positions that will be asked for. With a tile of one the transformers skip the
+    `wanted` (B, D) marks the only positions that are used later. With a tile of one the transformers skip the
     others, whose hidden states are then zeros.
     """
     if tile == 0:

@@ -23,7 +23,7 @@ class TokenizerOnly(UserError):
 
 @dataclass
 class LoadOptions:
-    """What the files of a model do not record, or what the user wants otherwise."""
+    """Settings that the files of a model do not record, or that replace the recorded ones."""
 
     weights: str | None = None
     """`ema` or `live` where a file holds both; None is the one its publishers evaluate."""

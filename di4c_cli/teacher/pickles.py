@@ -1,4 +1,4 @@
-"""Reading torch checkpoints of strangers as data.
+"""Reads untrusted torch checkpoints as data.
 
 Pickles are read by torch's weights-only reader, which builds tensors and plain containers and calls nothing
 else. Every limit is checked before anything is read into memory; every failure becomes one sentence.

@@ -51,7 +51,7 @@ def exists(ref: str) -> bool:
 
 
 def _at(path: Path, name: str | None = None) -> ModelFiles:
-    """The files at a path; the folder of a run stands for its last student."""
+    """The files at a path; for the folder of a run, those of its last student."""
     if (path / "student" / "config.json").is_file():
         path = path / "student"
     elif name is not None and not path.is_dir():

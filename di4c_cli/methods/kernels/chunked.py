@@ -199,16 +199,9 @@ class _Fused(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        inputs: LossInputs,
-        student: Prediction,
-        gradient: bool,
-        diagnostics: bool,
-        box: list[LossOutput],
-        hidden: Tensor,
-        *weights: Tensor,
+        ctx: Any, loss: ChunkedLoss, gradient: bool, diagnostics: bool, box: list[LossOutput], *tensors: Tensor
     ) -> Tensor:
-        out = ChunkedLoss(inputs, student).run(gradient, diagnostics)
+        out = loss.run(gradient, diagnostics)
         ctx.grads = [out.hidden_grad, *out.head_grads]
         out.hidden_grad, out.head_grads = None, []
         box.append(out)
@@ -220,16 +213,16 @@ class _Fused(torch.autograd.Function):
         one = bool(grad == 1)
         grads = [g if g is None or one else g.mul_(grad.to(g.dtype)) for g in ctx.grads]
         ctx.grads = []
-        return (None, None, None, None, None, *grads)
+        return (None, None, None, None, *grads)
 
 
 def evaluate(inputs: LossInputs, student: Prediction, diagnostics: bool = True) -> tuple[Tensor, LossOutput]:
     """Mean loss with a graph behind it, and the values per sample."""
-    head = head_of(student.network, student.hidden)
+    loss = ChunkedLoss(inputs, student)
     box: list[LossOutput] = []
-    tensors = [student.hidden, *head.parameters]
+    tensors = [student.hidden, *loss.head.parameters]
     gradient = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
-    total = _Fused.apply(inputs, student, gradient, diagnostics, box, *tensors)  # type: ignore[no-untyped-call]
+    total = _Fused.apply(loss, gradient, diagnostics, box, *tensors)  # type: ignore[no-untyped-call]
     return total, box[0]
 
 
