@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import cast
 
 import torch
@@ -17,7 +17,7 @@ from di4c_cli.limits import CHECK_CONFIG
 from di4c_cli.load_report import LoadReport
 
 MAX_WEIGHT = 1e8
-"""No trained weight is this large. A weight with a flipped exponent bit is, and its outputs are not finite."""
+"""Trained weights are smaller. A weight with a flipped exponent bit exceeds the bound; its outputs are not finite."""
 FLOAT_TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
@@ -51,7 +51,7 @@ def _denoiser(net: nn.Module, config: ModelConfig) -> Denoiser:
         latent = LatentPrior(given.dim, given.distribution, places)
     try:
         forward = process.build(config.process)
-    except (ValueError, RuntimeError, ArithmeticError) as error:
+    except (TypeError, ValueError, RuntimeError, ArithmeticError) as error:
         raise UserError(f"The process settings are impossible: {error}.", CHECK_CONFIG) from error
     return Denoiser(net, forward, latent, config.labels)
 
@@ -62,21 +62,21 @@ def check_fit(
     where: str,
     renamed: Mapping[str, str] | None = None,
     unused: Mapping[str, str] | None = None,
-    fresh: Collection[str] = (),
 ) -> tuple[nn.Module, LoadReport]:
     """The network of a config on the meta device, and the report on `given`, of which only the shapes matter.
 
     A config that does not fit the tensors is rejected here, before memory is allocated.
     """
     limits.check(config)
-    asked, held = limits.layers(config.network), len(given)
+    sizes, held = config.network, len(given)
+    asked = sizes.get("depth") or sizes["blocks"] * len(sizes["multipliers"])  # every layer has a tensor or more
     if asked > held:
         problem = f"{where} holds {held} tensors, too few for the {asked} layers of its configuration."
         raise UserError(problem, CHECK_CONFIG)
     with torch.device("meta"):
         net = build_network(config)
     expected = net.state_dict()
-    report = LoadReport.compare(expected, given, renamed, unused, fresh)
+    report = LoadReport.compare(expected, given, renamed, unused)
     report.check(where)
     if sum(slot.numel() for slot in expected.values()) > limits.MAX_PARAMETERS:
         raise UserError(f"{where} describes more weights than di4c handles.", CHECK_CONFIG)
@@ -89,21 +89,14 @@ def assemble(
     where: str,
     renamed: Mapping[str, str] | None = None,
     unused: Mapping[str, str] | None = None,
-    fresh: Collection[str] = (),
 ) -> tuple[Denoiser, LoadReport]:
-    """The denoiser of a config with the weights `tensors`, in evaluation mode, and the report on every tensor.
-
-    Names in `fresh` may be missing; their weights are drawn as in a new network.
-    """
-    net, report = check_fit(config, tensors, where, renamed, unused, fresh)
-    absent = [entry.name for entry in report.entries if entry.status == "fresh"]
-    names = [name for name in net.state_dict() if name not in absent]
+    """The denoiser of a config with the weights `tensors`, in evaluation mode, and the report on every tensor."""
+    net, report = check_fit(config, tensors, where, renamed, unused)
+    names = list(net.state_dict())
     # All weights get one type: half precision is widened, and float64 is kept only if every tensor has it.
     dtype = torch.float64 if all(tensors[name].dtype == torch.float64 for name in names) else torch.float32
     weights = {name: _weight(tensors[name], dtype, name, where) for name in names}
-    if absent:
-        net = build_network(config)
-    net.load_state_dict(weights, strict=not absent, assign=True)
+    net.load_state_dict(weights, assign=True)
     return _denoiser(net, config).eval().requires_grad_(False), report
 
 

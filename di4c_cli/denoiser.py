@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from di4c_cli.latent.prior import LatentPrior, LearnedPrior
 from di4c_cli.network import Network
 from di4c_cli.noise import Noise
-from di4c_cli.process import Process, all_rows
+from di4c_cli.process import Process
 
 
 class Prediction:
@@ -34,27 +34,18 @@ class Prediction:
 
     def dense(self) -> Tensor:
         """`(B, D, S)` for all positions; known ones are 0 at their symbol and -inf elsewhere."""
-        return dense_log_probs(self.process, self.x_t, self.log_probs)
-
-
-def dense_log_probs(process: Process, x_t: Tensor, log_probs: Any) -> Tensor:
-    """Fill `(B, D, S)` from a row-wise `log_probs(b, d)`: the head at unknown positions, certainty at known ones."""
-    unknown = process.unknown(x_t)
-    if bool(unknown.all()):
-        b, d = all_rows(x_t)
-        out: Tensor = log_probs(b, d).view(*x_t.shape, process.symbols)
-        return out
-    b, d = unknown.nonzero(as_tuple=True)
-    rows = log_probs(b, d)
-    full = torch.full((*x_t.shape, process.symbols), -torch.inf, dtype=rows.dtype, device=rows.device)
-    known_b, known_d = (~unknown).nonzero(as_tuple=True)
-    full[known_b, known_d, x_t[known_b, known_d]] = 0
-    full[b, d] = rows
-    return full
+        unknown = self.process.unknown(self.x_t)
+        b, d = unknown.nonzero(as_tuple=True)
+        rows = self.log_probs(b, d)
+        full = torch.full((*self.x_t.shape, self.process.symbols), -torch.inf, dtype=rows.dtype, device=rows.device)
+        known_b, known_d = (~unknown).nonzero(as_tuple=True)
+        full[known_b, known_d, self.x_t[known_b, known_d]] = 0
+        full[b, d] = rows
+        return full
 
 
 class Denoiser(nn.Module):
-    """A model of p(x0|xt; λ); without λ it is a product model, as every teacher is before its first round."""
+    """A model of p(x0|xt; λ). A model without λ is a product model; the teacher of the first round is one."""
 
     def __init__(
         self, network: nn.Module, process: Process, latent: LatentPrior | None = None, labels: int | None = None

@@ -1,13 +1,14 @@
 """Reading config.json, and the limits of its numbers, checked before anything is built from them.
 
-A config may come from a stranger: 10^9 layers or 10^6 symbols must be rejected before memory is allocated. The
+A config may come from an untrusted source: 10^9 layers or 10^6 symbols must be rejected before memory is allocated. The
 limits are far wider than any real model and are no recommendation.
 """
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -40,7 +41,6 @@ class _Settings(BaseModel):
 
 
 class _Transformer(_Settings):
-    type: Literal["dit", "maskgit"]
     length: Count
     width: Annotated[int, Field(strict=True, ge=1, le=2**16)]
     depth: Small
@@ -53,7 +53,6 @@ class _Transformer(_Settings):
 
 
 class _UNet(_Settings):
-    type: Literal["unet"]
     shape: Annotated[list[Small], Field(min_length=3, max_length=3)]
     channels: Annotated[int, Field(strict=True, ge=4, le=2**14)]
     multipliers: Multipliers
@@ -81,14 +80,9 @@ class _Vqgan(BaseModel):
     out_channels: Small = 3
 
 
-class _Masked(_Settings):
-    type: Literal["masked"]
-
-
 class _Dense(_Settings):
     """Processes that hold S×S matrices."""
 
-    type: Literal["gaussian", "uniform"]
     symbols: Annotated[int, Field(strict=True, ge=2, le=1024)]
     rate_sigma: Positive = 1.0
     q_sigma: Positive = 1.0
@@ -97,7 +91,7 @@ class _Dense(_Settings):
 
 
 NETWORKS: dict[str, type[_Settings]] = {"dit": _Transformer, "maskgit": _Transformer, "unet": _UNet}
-PROCESSES: dict[str, type[_Settings]] = {"masked": _Masked, "gaussian": _Dense, "uniform": _Dense}
+PROCESSES: dict[str, type[_Settings]] = {"masked": _Settings, "gaussian": _Dense, "uniform": _Dense}
 
 
 def read_config(folder: Path) -> ModelConfig:
@@ -127,7 +121,8 @@ def check(config: ModelConfig) -> None:
         if not isinstance(kind, str) or kind not in known:
             raise UserError(f"The {part} type {kind!r} is unknown.", f"Known: {', '.join(known)}.")
         _validate(part, settings, known[kind])
-    symbols, labels, length = network["symbols"], network.get("labels"), length_of(network)
+    symbols, labels = network["symbols"], network.get("labels")
+    length = network["length"] if "length" in network else math.prod(network["shape"])
     problem = ""
     if symbols != process["symbols"]:
         problem = f"The network has {symbols} symbols but the process {process['symbols']}."
@@ -146,19 +141,6 @@ def check(config: ModelConfig) -> None:
 def check_vqgan(settings: dict[str, Any]) -> None:
     """Reject settings that are not sizes of a real VQGAN."""
     _validate("codec.vqgan", settings, _Vqgan)
-
-
-def length_of(network: dict[str, Any]) -> int:
-    """The length D of checked network settings."""
-    if "length" in network:
-        return int(network["length"])
-    channels, height, width = network["shape"]
-    return int(channels * height * width)
-
-
-def layers(network: dict[str, Any]) -> int:
-    """A lower bound of the number of tensors of checked settings, without building a network."""
-    return int(network.get("depth") or network["blocks"] * len(network["multipliers"]))
 
 
 def _validate(part: str, settings: dict[str, Any], schema: type[BaseModel]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -12,10 +12,10 @@ from di4c_cli.errors import UserError
 if TYPE_CHECKING:
     from torch import Tensor
 
-STATUSES = ("matched", "renamed", "fresh", "unused", "unknown", "missing", "mismatch")
-"""`renamed`: another name in the file; `fresh`: part of λ, drawn anew; `unused`: left out on purpose; `unknown`: only
-in the file; `missing`: only in the network; `mismatch`: another shape in the file."""
-PROBLEMS = ("missing", "mismatch", "unknown")
+STATUSES = ("matched", "renamed", "unused", "unknown", "missing", "mismatch")
+"""`renamed`: another name in the file; `unused`: left out on purpose; `unknown`: only in the file; `missing`: only in
+the network; `mismatch`: another shape in the file."""
+PROBLEM_STATUSES = ("missing", "mismatch", "unknown")
 
 
 @dataclass(frozen=True)
@@ -41,19 +41,18 @@ class LoadReport:
         given: Mapping[str, Tensor],
         renamed: Mapping[str, str] | None = None,
         unused: Mapping[str, str] | None = None,
-        fresh: Collection[str] = (),
     ) -> LoadReport:
         """`expected` is the network's state, `given` holds the file's tensors under the network's names.
 
         `renamed` maps those names to the names in the file, `unused` maps names in the file to the reason for
-        leaving them out. Parameters in `fresh` may be missing.
+        leaving them out.
         """
         renamed = renamed or {}
         entries = []
         for name, slot in expected.items():
             shape = tuple(slot.shape)
             if name not in given:
-                entries.append(TensorEntry(name, "fresh" if name in fresh else "missing", shape))
+                entries.append(TensorEntry(name, "missing", shape))
             elif given[name].shape != slot.shape:
                 found = "×".join(map(str, given[name].shape)) or "a number"
                 entries.append(TensorEntry(name, "mismatch", shape, f"{found} in the file"))
@@ -79,7 +78,7 @@ class LoadReport:
 
     def check(self, where: str) -> None:
         """Raise unless every tensor of the network was found with its shape and no tensor is left over."""
-        problems = LoadReport([entry for entry in self.entries if entry.status in PROBLEMS])
+        problems = LoadReport([entry for entry in self.entries if entry.status in PROBLEM_STATUSES])
         if not problems.entries:
             return
         entry = problems.entries[0]

@@ -76,17 +76,8 @@ class Model:
     @property
     def teacher(self) -> Model:
         """This student's teacher, found through its run or by a listed name when first needed."""
-        if self._teacher is None:
-            self._teacher = self._load_teacher()
-        return self._teacher
-
-    @property
-    def teacher_ref(self) -> str:
-        """The reference that `teacher` loads; empty if the user has to name the teacher."""
-        found = find_teacher(self.config.provenance, self._folder)
-        return "" if found is None else found.ref
-
-    def _load_teacher(self) -> Model:
+        if self._teacher is not None:
+            return self._teacher
         name = recorded_teacher(self.config.provenance)
         if not name:
             raise UserError(f"'{self.name}' does not record its teacher.", "Name the teacher with --teacher.")
@@ -94,12 +85,17 @@ class Model:
         if found is None:
             raise UserError(f"The teacher '{name}' of '{self.name}' is not known here.", "Name it with --teacher.")
         try:
-            return load(found.ref, device=self.denoiser.device, **found.options)
+            self._teacher = load(found.ref, device=self.denoiser.device, **found.options)
         except UserError as error:
-            raise UserError(
-                f"The teacher '{found.ref}' of '{self.name}' cannot be loaded: {error.message}",
-                "Name it with --teacher.",
-            ) from error
+            problem = f"The teacher '{found.ref}' of '{self.name}' cannot be loaded: {error.message}"
+            raise UserError(problem, "Name it with --teacher.") from error
+        return self._teacher
+
+    @property
+    def teacher_ref(self) -> str:
+        """The reference that `teacher` loads; empty if the user has to name the teacher."""
+        found = find_teacher(self.config.provenance, self._folder)
+        return "" if found is None else found.ref
 
     def with_teacher(self, teacher: Model) -> Model:
         """The same model with a teacher that is loaded already."""
@@ -176,8 +172,6 @@ def load(ref: str, device: torch.device | str = "cpu", **options: Any) -> Model:
 
 def load_folder(folder: Path) -> Model:
     """A folder in our own format."""
-    if not folder.is_dir():
-        raise UserError(f"There is no model folder {folder}.", "Check the path.")
     config, denoiser, report = model_folder.load_folder(folder)
     return Model(config, denoiser, folder, report)
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -22,29 +23,27 @@ from di4c_cli.load_report import LoadReport
 from di4c_cli.memory import physical_memory
 
 WEIGHTS_FILE = "model.safetensors"
-UNREADABLE = (SafetensorError, OSError, ValueError, RuntimeError, TypeError, AttributeError)
+READ_ERRORS = (SafetensorError, OSError, ValueError, RuntimeError, TypeError, AttributeError)
+
+
+def _read(path: Path, get: Callable[[Any, str], Tensor]) -> dict[str, Tensor]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {upgrade_tensor(name): get(file, name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+    except READ_ERRORS as error:
+        raise UserError(f"{path} is not a readable safetensors file: {error}.", "Fetch it again.") from error
 
 
 def read_shapes(path: Path) -> dict[str, Tensor]:
     """The tensors that a safetensors file claims to hold, on the meta device."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            names = list(file.keys())
-            shapes = {upgrade_tensor(name): file.get_slice(name).get_shape() for name in names}
-            return {name: torch.empty(shape, device="meta") for name, shape in shapes.items()}
-    except UNREADABLE as error:
-        raise UserError(f"{path} is not a readable safetensors file: {error}.", "Fetch it again.") from error
+    return _read(path, lambda file, name: torch.empty(file.get_slice(name).get_shape(), device="meta"))
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """The tensors of a safetensors file as they are stored."""
     if path.stat().st_size > physical_memory():
         raise UserError(f"{path} is larger than this machine's memory.", "Use a machine with more memory.")
-    try:
-        with safe_open(path, framework="pt") as file:
-            return {upgrade_tensor(name): file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-    except UNREADABLE as error:
-        raise UserError(f"{path} is not a readable safetensors file: {error}.", "Fetch it again.") from error
+    return _read(path, lambda file, name: file.get_tensor(name))
 
 
 def weights_file(folder: Path) -> Path:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 
 def sinusoid(value: Tensor, width: int, cosines_first: bool = False) -> Tensor:
@@ -35,6 +36,13 @@ def without_autocast(device: torch.device) -> AbstractContextManager[None]:
     if torch.amp.is_autocast_available(device.type):
         return cast("AbstractContextManager[None]", torch.autocast(device.type, enabled=False))
     return nullcontext()  # the meta device, for estimates
+
+
+def checkpointed(enabled: bool, function: Callable[..., Tensor], *inputs: Any) -> Tensor:
+    """Call `function`; if `enabled`, gradients recompute its activations instead of keeping them."""
+    if enabled and torch.is_grad_enabled():
+        return cast("Tensor", checkpoint(function, *inputs, use_reentrant=False))
+    return function(*inputs)
 
 
 def padded(x: Tensor, size: int) -> Tensor:

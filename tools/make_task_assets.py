@@ -19,10 +19,10 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
-from di4c_cli.codec.pixels import Pixels
 from safetensors.torch import save_file
 from torch import Tensor
 
+from di4c_cli.codec.base import Pixels
 from di4c_cli.errors import UserError
 from di4c_cli.metric.classifier import Classifier
 from di4c_cli.metric.features import ClassifierFeatures
@@ -97,6 +97,18 @@ def revive(vqgan: VQGAN, used: Tensor, image: Tensor) -> int:
     return len(dead)
 
 
+def training_pass(vqgan: VQGAN, image: Tensor, commitment: float = 0.25) -> tuple[Tensor, Tensor, Tensor]:
+    """Reconstruction (B, C, H, W), codebook loss (scalar), codes (B, h·w).
+
+    The codebook moves to the encoder's vectors with weight 1, the encoder to the codebook with weight
+    `commitment`; the decoder's gradient passes straight through the quantiser.
+    """
+    z = vqgan.pre_quant(image)
+    vectors, codes = vqgan.quantize(z)
+    loss = F.mse_loss(vectors, z.detach()) + commitment * F.mse_loss(z, vectors.detach())
+    return vqgan.decoder(vqgan.post_quant_conv(z + (vectors - z).detach())), loss, codes
+
+
 def train_vqgan(vqgan: VQGAN, images: np.ndarray, seed: int = 0) -> VQGAN:
     """Minimise absolute plus squared error and the codebook terms; unused codes are moved as it trains."""
     iterations = VQGAN_ITERATIONS
@@ -104,11 +116,11 @@ def train_vqgan(vqgan: VQGAN, images: np.ndarray, seed: int = 0) -> VQGAN:
     generator = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.Adam(vqgan.parameters(), VQGAN_LR, betas=(0.5, 0.9))
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, iterations, VQGAN_LR / 20)
-    used, start = torch.zeros(vqgan.config["codes"]), time.monotonic()
+    used, start = torch.zeros(vqgan.codes), time.monotonic()
     for step in range(1, iterations + 1):
         pick = torch.randint(len(images), (VQGAN_BATCH,), generator=generator)
         image = to_signed(images[pick.numpy()])
-        reconstruction, codebook, codes = vqgan.forward_train(image)
+        reconstruction, codebook, codes = training_pass(vqgan, image)
         error = (reconstruction - image).abs().mean() + (reconstruction - image).square().mean()
         optimizer.zero_grad(set_to_none=True)
         (error + codebook).backward()

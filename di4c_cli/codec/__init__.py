@@ -58,7 +58,7 @@ def _text(options: dict[str, Any], folder: Path | None) -> Codec:
 
 
 def locate(options: dict[str, Any], folder: Path | None) -> Path:
-    """The codec's file: `asset` is a file of ours, `file` one beside config.json; neither may leave its folder."""
+    """The codec's file: `asset` is a file of the package, `file` one beside config.json. Both must be plain names."""
     name = str(options.get("asset") or options.get("file") or "")
     if not name or name != Path(name).name:
         raise UserError(f"The codec's file name '{name}' is not a plain name.", CHECK_CONFIG)

@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 
 
-def image_grid(images: np.ndarray, columns: int | None = None, scale: int | None = None, gap: int = 1) -> Image.Image:
+def image_grid(images: np.ndarray, columns: int | None = None, scale: int | None = None) -> Image.Image:
     """uint8 `(n, H, W)` or `(n, H, W, 3)` as one picture, enlarged without smoothing."""
     if images.ndim == 3:
         images = np.repeat(images[..., None], 3, axis=-1)
@@ -17,7 +17,7 @@ def image_grid(images: np.ndarray, columns: int | None = None, scale: int | None
     columns = columns or max(1, math.ceil(math.sqrt(count)))
     rows = max(1, math.ceil(count / columns))
     scale = scale or max(1, round(48 / max(height, width)))
-    big, pad = images.repeat(scale, axis=1).repeat(scale, axis=2), 2 * gap
+    big, pad = images.repeat(scale, axis=1).repeat(scale, axis=2), 2
     height, width = height * scale, width * scale
     sheet = np.full((rows * (height + pad) + pad, columns * (width + pad) + pad, 3), 255, np.uint8)
     for i, tile in enumerate(big):
@@ -26,9 +26,9 @@ def image_grid(images: np.ndarray, columns: int | None = None, scale: int | None
     return Image.fromarray(sheet)
 
 
-def save_grid(images: np.ndarray, path: Path, columns: int | None = None, scale: int | None = None) -> None:
+def save_grid(images: np.ndarray, path: Path, columns: int | None = None) -> None:
     """Write the grid as PNG, completely or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.part")
-    image_grid(images, columns, scale).save(part, format="PNG")
+    image_grid(images, columns).save(part, format="PNG")
     part.replace(path)

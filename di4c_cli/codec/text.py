@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import lzma
 from functools import lru_cache
+from itertools import groupby
 from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -29,21 +30,14 @@ class Text(Codec):
     def decode(self, x: Tensor) -> list[str]:
         """`(n, D)` -> n strings; ids outside the vocabulary (masks of an unfinished sample) become `[MASK]`."""
         size = self.tokenizer.get_vocab_size()
-        return [self._decode_row(row, size) for row in x.tolist()]
-
-    def _decode_row(self, row: list[int], size: int) -> str:
-        pieces: list[str] = []
-        run: list[int] = []
-        for token in [*row, -1]:
-            if 0 <= token < size:
-                run.append(token)
-                continue
-            if run:
-                pieces.append(self.tokenizer.decode(run, skip_special_tokens=False))
-                run = []
-            if token >= size:
-                pieces.append("[MASK]")
-        return "".join(pieces)
+        texts = []
+        for row in x.tolist():
+            text = ""
+            for known, run in groupby(row, lambda token: 0 <= token < size):
+                ids = list(run)
+                text += self.tokenizer.decode(ids, skip_special_tokens=False) if known else "[MASK]" * len(ids)
+            texts.append(text)
+        return texts
 
     def encode(self, text: str) -> list[int]:
         ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False).ids

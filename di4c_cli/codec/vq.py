@@ -55,7 +55,7 @@ class Vq(Codec):
 
 
 def build_vqgan_on_meta(settings: Any) -> VQGAN:
-    """A VQGAN on the meta device, from settings that may come from a stranger."""
+    """A VQGAN on the meta device, from settings that may be untrusted."""
     if not isinstance(settings, dict):
         raise UserError("The VQGAN's settings are missing.", CHECK_CONFIG)
     check_vqgan(settings)

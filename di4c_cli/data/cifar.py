@@ -7,9 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image
 
-from di4c_cli.data.images import quantise
+from di4c_cli.data.images import open_image, quantise
 from di4c_cli.data.items import TensorItems
 from di4c_cli.errors import UserError
 
@@ -55,11 +54,7 @@ def _sheets(folder: Path, paths: list[Path]) -> tuple[np.ndarray, np.ndarray | N
     """Each row of 1024 pixels is an image; the labels of all sheets are one JSON list."""
     parts = []
     for path in paths:
-        try:
-            with Image.open(path) as sheet:
-                pixels = np.asarray(sheet.convert("RGB"))
-        except (OSError, SyntaxError, ValueError) as error:
-            raise UserError(f"{path} is not a readable image.", FETCH_AGAIN) from error
+        pixels = np.asarray(open_image(path, channels=3))
         if pixels.shape[1] != 32 * 32:
             raise UserError(f"{path} is {pixels.shape[1]} pixels wide instead of 1024.", FETCH_AGAIN)
         parts.append(pixels.transpose(0, 2, 1).reshape(len(pixels), -1))

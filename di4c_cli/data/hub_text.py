@@ -77,16 +77,10 @@ def pinned_listing(name: str, repo: str, revision: str | None, subset: str | Non
 def hub_documents(listing: Listing) -> Documents:
     """The documents of all files; a file is fetched when the stream reaches it."""
 
-    def fetch(name: str) -> Path:
-        def call() -> str:
-            download = hub.client().hf_hub_download
-            return str(download(listing.repo, name, repo_type="dataset", revision=listing.commit))
-
-        return Path(hub.attempt(call, f"{listing.repo}@{listing.commit}", name))
-
     def read(skip: int) -> Iterator[str]:
+        download = partial(hub.client().hf_hub_download, repo_type="dataset", revision=listing.commit)
         for name in listing.files:
-            path = fetch(name)
+            path = Path(hub.attempt(partial(download, listing.repo, name), f"{listing.repo}@{listing.commit}", name))
             rows = count_rows(path) if skip else 0
             if skip and skip >= rows:
                 skip -= rows
@@ -118,7 +112,6 @@ class Streamed:
         key = key | {"cut": self.cut, "shard": shard, "tokenizer": tokenizer.to_str()}
         self.folder, self.origin = cache.entry("stream", key), str(key.get("dataset", "the stream"))
         self._open: dict[int, PackedItems] = {}
-        self._orders: dict[tuple[int, int], Tensor] = {}
 
     def read(self, start: int, count: int) -> Batch:
         """Samples start … start + count - 1; they may lie in two shards."""
@@ -126,7 +119,7 @@ class Streamed:
         picks = []
         for sample in index:
             epoch, number, at = self.place(sample)
-            order = self._order(epoch, number, len(self.items(number)))
+            order = self.spec.order(epoch * 2**20 + number, len(self.items(number)))
             picks.append(number * self.shard + int(order[at]))
         return self.spec.batch(self, index, picks)
 
@@ -149,13 +142,6 @@ class Streamed:
         assert total is not None
         epoch, sample = divmod(sample, total)
         return epoch, *divmod(sample, self.shard)
-
-    def _order(self, epoch: int, number: int, count: int) -> Tensor:
-        key = (epoch, number)
-        if key not in self._orders:
-            self._orders = dict(list(self._orders.items())[-1:])
-            self._orders[key] = self.spec.order(epoch * 2**20 + number, count)
-        return self._orders[key]
 
     def total(self) -> int | None:
         """The number of samples of the dataset, known once its end has been reached."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import zipfile
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -36,15 +37,6 @@ def quantise(pixels: np.ndarray, levels: int) -> np.ndarray:
     return np.rint(pixels.astype(np.float64) * (levels - 1) / 255).astype(kind)
 
 
-def image_files(folder: Path) -> tuple[list[Path], list[int] | None]:
-    """Image files in the order of their names, and their labels: sub-folders are classes, numbered by name."""
-    classes = sorted(path for path in folder.iterdir() if path.is_dir() and path.name[:1] != ".")
-    if not classes:
-        return _inside(folder), None
-    found = [(path, number) for number, place in enumerate(classes) for path in _inside(place)]
-    return [path for path, _ in found], [number for _, number in found]
-
-
 def _inside(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES)
 
@@ -60,10 +52,13 @@ def open_image(path: Path, channels: int | None = None) -> Image.Image:
 
 
 class ImageFiles:
-    """The image files of a folder with their labels."""
+    """The image files of a folder in the order of their names; sub-folders are classes, numbered by name."""
 
     def __init__(self, folder: Path) -> None:
-        self.paths, self.labels = image_files(folder)
+        classes = sorted(path for path in folder.iterdir() if path.is_dir() and path.name[:1] != ".")
+        found = [(path, number) for number, place in enumerate(classes or [folder]) for path in _inside(place)]
+        self.paths = [path for path, _ in found]
+        self.labels = [number for _, number in found] if classes else None
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -158,23 +153,17 @@ class VqItems(ImageFiles):
         grid = codec.vqgan.grid
         self.length = int(grid[0] * grid[1])
         self._shards: dict[tuple[int, bool], np.ndarray] = {}
-        self._folder: Path | None = None
 
     def rows(self, index: list[int], mirror: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         flips = [False] * len(index) if mirror is None or not self.mirrored else mirror.tolist()
         codes = [self._shard(item // VQ_SHARD, flip)[item % VQ_SHARD] for item, flip in zip(index, flips, strict=True)]
         return torch.from_numpy(np.stack(codes).astype(np.int64)), self.labels_of(index)
 
-    @property
+    @cached_property
     def folder(self) -> Path:
         """The cache entry; it depends on the images and on the VQGAN's weights."""
-        if self._folder is None:
-            key: dict[str, Any] = {"images": cache.stamp(self.paths), "vqgan": self._fingerprint()}
-            self._folder = cache.entry("codes", key)
-        return self._folder
-
-    def _fingerprint(self) -> list[float]:
-        return [float(value.cpu().double().sum()) for value in self.codec.vqgan.state_dict().values()]
+        sums = [float(value.cpu().double().sum()) for value in self.codec.vqgan.state_dict().values()]
+        return cache.entry("codes", {"images": cache.stamp(self.paths), "vqgan": sums})
 
     def _shard(self, number: int, flip: bool) -> np.ndarray:
         if (number, flip) not in self._shards:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 import torch
 
 from di4c_cli import hub
+from di4c_cli.codec.text import END_OF_TEXT
 from di4c_cli.data import cifar, hub_text, images, text, tokens
 from di4c_cli.data.items import Items, TensorItems, check_items, check_rows
 from di4c_cli.data.stream import DataSpec, NoData, Shuffled, Source
@@ -18,7 +19,6 @@ from di4c_cli.tasks.registry import get_task, task_of
 if TYPE_CHECKING:
     from di4c_cli.codec.text import Text
     from di4c_cli.codec.vq import Vq
-    from di4c_cli.model import Model
 
 NAME_DATA = "Name data with --data FILE, or train without any: --data teacher."
 
@@ -115,18 +115,18 @@ def text_items(path: Path, model: Model) -> Items:
 
 def frame_of(model: Model) -> int | None:
     """The id around every window: published language models were trained between two end-of-text ids."""
-    codec = model.config.codec
-    published = codec.get("name") == "gpt2" and model.denoiser.length > 2
-    return tokens.end_of_text(cast("Text", model.codec).tokenizer) if published else None
+    if model.config.codec.get("name") != "gpt2" or model.denoiser.length <= 2:
+        return None
+    found: int | None = cast("Text", model.codec).tokenizer.token_to_id(END_OF_TEXT)
+    return found
 
 
 def pixel_items(path: Path, model: Model) -> Items:
     """CIFAR-10 in either form, or a folder of images."""
-    shape = tuple(model.config.codec["shape"])
     found = cifar.find_cifar(path)
     if found is not None:
         return cifar.open_cifar(found, model.denoiser.symbols)
-    return images.ImageFolder(path, shape, model.denoiser.symbols)
+    return images.ImageFolder(path, tuple(model.config.codec["shape"]), model.denoiser.symbols)
 
 
 def _split(name: str) -> tuple[str, str | None, str | None]:

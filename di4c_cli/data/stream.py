@@ -6,6 +6,7 @@ Nothing is remembered between reads, so a position in training is one integer an
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -61,8 +62,7 @@ class DataSpec:
 
     def order(self, number: int, count: int) -> Tensor:
         """Permutation `number` of `count` items, a function of (seed, stream, number)."""
-        (seed,) = sample_seeds(f"{self.seed}:{self.stream}:order", [number])
-        return torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+        return _permutation(f"{self.seed}:{self.stream}:order", number, count)
 
     def batch(self, items: Rows, index: list[int], picks: list[int]) -> Batch:
         """Samples `index`, which are the items `picks`: checked, flipped, with label dropout."""
@@ -79,22 +79,24 @@ class DataSpec:
         return torch.where(noise.uniform("drop") < self.label_dropout, -1, label)
 
 
+@lru_cache(maxsize=4)
+def _permutation(seed: str, number: int, count: int) -> Tensor:
+    """Kept from one sample to the next; a batch touches two epochs or shards at most, or many tiny ones."""
+    (own,) = sample_seeds(seed, [number])
+    return torch.randperm(count, generator=torch.Generator().manual_seed(own))
+
+
 class Shuffled:
     """Items in a fresh random order each epoch."""
 
     def __init__(self, items: Items, spec: DataSpec) -> None:
         self.items, self.spec = items, spec
         self.length = items.length
-        self._orders: dict[int, Tensor] = {}
 
     def item(self, sample: int) -> int:
         """The item behind a sample number."""
         epoch, place = divmod(sample, len(self.items))
-        if epoch not in self._orders:
-            # a batch touches two epochs at most (or many tiny ones, which are cheap to draw again)
-            self._orders = {key: value for key, value in self._orders.items() if key == epoch - 1}
-            self._orders[epoch] = self.spec.order(epoch, len(self.items))
-        return int(self._orders[epoch][place])
+        return int(self.spec.order(epoch, len(self.items))[place])
 
     def read(self, start: int, count: int) -> Batch:
         """Samples start … start + count - 1."""

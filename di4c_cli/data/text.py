@@ -13,8 +13,8 @@ from typing import IO, Any
 
 from di4c_cli.errors import UserError
 
-TEXT = (".txt", ".text", ".md")
-SUFFIXES = (*TEXT, ".jsonl", ".ndjson", ".parquet")
+TEXT_SUFFIXES = (".txt", ".text", ".md")
+SUFFIXES = (*TEXT_SUFFIXES, ".jsonl", ".ndjson", ".parquet")
 TEXT_FIELD = "text"
 FIX_FILE = "Fix or remove the file."
 READ_ERRORS = (OSError, EOFError, zlib.error)

@@ -19,7 +19,7 @@ from di4c_cli.data import cache
 from di4c_cli.data.text import documents
 from di4c_cli.errors import UserError
 
-MASK = "[MASK]"
+MASK_TOKEN = "[MASK]"
 SUFFIXES = (".npy", ".bin")
 DOCUMENTS_PER_CALL = 512
 """Documents that the tokenizer encodes at once."""
@@ -69,19 +69,13 @@ def open_token_file(path: Path, length: int, symbols: int) -> PackedItems:
     return PackedItems(ids.reshape(-1), length if ids.ndim == 1 else ids.shape[1] or length, str(path))
 
 
-def end_of_text(tokenizer: Tokenizer) -> int | None:
-    """The separator's id, if the vocabulary has one."""
-    found: int | None = tokenizer.token_to_id(END_OF_TEXT)
-    return found
-
-
 def encode(texts: Iterable[str], tokenizer: Tokenizer) -> Iterator[list[int]]:
     """Ids of each document, with the end-of-text separator after it.
 
     A tokenizer with few words encodes unknown words as the mask; they are left out.
     """
-    separator, remaining = end_of_text(tokenizer), iter(texts)
-    mask = tokenizer.token_to_id(MASK)
+    separator, remaining = tokenizer.token_to_id(END_OF_TEXT), iter(texts)
+    mask = tokenizer.token_to_id(MASK_TOKEN)
     while batch := list(islice(remaining, DOCUMENTS_PER_CALL)):
         for encoding in tokenizer.encode_batch_fast(batch, add_special_tokens=False):
             ids = encoding.ids if mask is None else [token for token in encoding.ids if token != mask]
@@ -91,7 +85,7 @@ def encode(texts: Iterable[str], tokenizer: Tokenizer) -> Iterator[list[int]]:
 def check_vocabulary(tokenizer: Tokenizer, symbols: int) -> None:
     """Reject a tokenizer with more entries than the teacher's vocabulary."""
     size = tokenizer.get_vocab_size()
-    if tokenizer.id_to_token(symbols) == MASK:  # the mask has a name, but no text contains it
+    if tokenizer.id_to_token(symbols) == MASK_TOKEN:  # the mask has a name, but no text contains it
         size -= 1
     if size > symbols:
         problem = f"The tokenizer has {size} entries, the teacher's vocabulary {symbols}."

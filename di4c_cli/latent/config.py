@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-
-from di4c_cli.errors import UserError
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 RENAMED_KEYS = {"law": "prior=learned with latent.prior_width"}
 """Keys of version 0.1 and the present ones."""
@@ -70,16 +67,3 @@ class StudentLatentConfig(LatentConfig):
     def stored(self) -> LatentConfig:
         """The part that config.json keeps."""
         return LatentConfig(**self.model_dump(exclude={"init"}))
-
-
-def parse(latent: LatentConfig | Mapping[str, Any] | None) -> LatentConfig | None:
-    """Validate the argument `latent` of a network; None is a product model."""
-    if latent is None or isinstance(latent, LatentConfig):
-        return latent
-    try:
-        return LatentConfig.model_validate(dict(latent))
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(["latent", *map(str, first["loc"])])
-        said = first["msg"].removeprefix("Value error, ")
-        raise UserError(f"{key}: {said}.", "Correct the section `latent`.") from error

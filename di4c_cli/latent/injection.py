@@ -12,8 +12,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from di4c_cli.errors import UserError
-from di4c_cli.latent.config import LatentConfig, parse
+from di4c_cli.latent.config import LatentConfig
 from di4c_cli.latent.prior import LearnedPrior
 from di4c_cli.numerics import precise, reset_linear, sinusoid
 
@@ -30,13 +29,16 @@ MAX_FIELD_RANK = 32
 class LatentMlp(nn.Sequential):
     """λ features through linear, exact GELU, linear; the state-dict keys are `0.*` and `2.*`."""
 
-    default_std: float | None = None  # of the last layer; None is torch's own initialisation
-
-    def __init__(self, hidden: int, out: int, latent: LatentConfig) -> None:
+    def __init__(self, out: int, latent: LatentConfig, width: int | None = None) -> None:
+        """`width`: of the network that λ modulates; None is the published projection."""
         self.kind, dim = latent.presentation, latent.dim
+        hidden = PUBLISHED_HIDDEN if width is None else min(PUBLISHED_HIDDEN, 2 * width)
         entries = dim * (SINUSOID_WIDTH if self.kind == "sinusoid" else 1)
         super().__init__(nn.Linear(entries, hidden), nn.GELU(), nn.Linear(hidden, out))
         self.dim, self.distribution = dim, latent.distribution
+        # Modulations of about 0.1 at any width; None is torch's own initialisation. With zeros the student would ignore
+        # λ, which is a saddle point of the correlation loss.
+        self.default_std = None if width is None else 0.5 / math.sqrt(hidden)
 
     def features(self, lam: Tensor) -> Tensor:
         """λ `(B,)` or `(B, dim)` -> `(B, features)` in the weights' dtype."""
@@ -55,36 +57,18 @@ class LatentMlp(nn.Sequential):
 
     def init_latent(self, kind: str | float = "default", generator: torch.Generator | None = None) -> None:
         """Redraw the weights; the last layer by `kind`: "default", "zero" or the std of a normal draw."""
-        check_init(kind)
         std = self.default_std if kind == "default" else 0.0 if kind == "zero" else float(kind)
         first, last = (layer for layer in self if isinstance(layer, nn.Linear))
         reset_linear(first, None, generator)
         reset_linear(last, std, generator)
 
 
-def check_init(kind: str | float) -> None:
-    """Reject an initialisation that is neither a number nor one of the two words."""
-    if isinstance(kind, str) and kind not in ("default", "zero"):
-        raise UserError(f"λ initialisation {kind!r} is unknown.", 'Use "default", "zero" or a number.')
-
-
-class LatentEmbedding(LatentMlp):
-    """λ as one vector of the network's width: the published `latent_projection`."""
-
-    def __init__(self, width: int, latent: LatentConfig, hidden: int = PUBLISHED_HIDDEN) -> None:
-        super().__init__(hidden, width, latent)
-
-
 class LatentFilm(LatentMlp):
     """λ as `parts` modulation vectors for each of `depth` blocks, added to the block's own modulation."""
 
     def __init__(self, width: int, depth: int, parts: int, latent: LatentConfig) -> None:
-        hidden = min(PUBLISHED_HIDDEN, 2 * width)
-        super().__init__(hidden, depth * parts * width, latent)
+        super().__init__(depth * parts * width, latent, width)
         self.shape = (depth, parts, width)
-        # Modulations of about 0.1 at any width. With zeros the student would ignore λ, which is a saddle point of
-        # the correlation loss.
-        self.default_std = 0.5 / math.sqrt(hidden)
         self.init_latent()
 
     def forward(self, lam: Tensor) -> Tensor:
@@ -98,10 +82,8 @@ class LatentField(nn.Module):
 
     def __init__(self, width: int, length: int, latent: LatentConfig) -> None:
         super().__init__()
-        hidden = min(PUBLISHED_HIDDEN, 2 * width)
         self.rank, self.width = min(MAX_FIELD_RANK, length), width
-        self.parts = LatentMlp(hidden, self.rank * width, latent)
-        self.parts.default_std = 0.5 / math.sqrt(hidden)
+        self.parts = LatentMlp(self.rank * width, latent, width)
         self.profiles = nn.Parameter(torch.empty(self.rank, length))
         self.init_latent()
 
@@ -122,9 +104,8 @@ class LatentLocal(LatentMlp):
     """λ of `dim` numbers at every position, as a vector there; attention correlates neighbouring positions."""
 
     def __init__(self, width: int, length: int, latent: LatentConfig) -> None:
-        hidden = min(PUBLISHED_HIDDEN, 2 * width)
-        super().__init__(hidden, width, latent)
-        self.length, self.default_std = length, 0.5 / math.sqrt(hidden)
+        super().__init__(width, latent, width)
+        self.length = length
         self.init_latent()
 
     def forward(self, lam: Tensor) -> Tensor:
@@ -138,38 +119,29 @@ class LatentLocal(LatentMlp):
 class ConditionedTransformer(nn.Module):
     """Base of the transformers that λ may condition: one injection module or none, and maybe a learned prior."""
 
+    symbols: int
+    length: int
+    width: int
     latent: LatentConfig | None
 
     def add_latent(
-        self,
-        latent: LatentConfig | Mapping[str, Any] | None,
-        width: int,
-        depth: int,
-        parts: int,
-        length: int,
-        states: int,
-        labels: int | None = None,
+        self, latent: LatentConfig | Mapping[str, Any] | None, depth: int, parts: int, labels: int | None = None
     ) -> None:
         """Create the λ modules. Call it last: the published order of parameters ends with them."""
-        self.latent = parse(latent)
+        self.latent = None if latent is None else LatentConfig.model_validate(latent)
         if self.latent is None:
             return
         if self.latent.inject == "token":
-            self.latent_projection = LatentEmbedding(width, self.latent)
+            self.latent_projection = LatentMlp(self.width, self.latent)
         elif self.latent.inject == "film":
-            self.latent_film = LatentFilm(width, depth, parts, self.latent)
+            self.latent_film = LatentFilm(self.width, depth, parts, self.latent)
         elif self.latent.inject == "field":
-            self.latent_field = LatentField(width, length, self.latent)
+            self.latent_field = LatentField(self.width, self.length, self.latent)
         else:
-            self.latent_local = LatentLocal(width, length, self.latent)
+            self.latent_local = LatentLocal(self.width, self.length, self.latent)
         if self.latent.prior == "learned":
-            places = length if self.latent.inject == "local" else 1
-            self.latent_prior = LearnedPrior(self.latent.prior_width, self.latent.dim, places, states, length, labels)
-
-    @property
-    def latent_config(self) -> dict[str, Any] | None:
-        """The constructor argument `latent`, as plain values."""
-        return None if self.latent is None else self.latent.model_dump()
+            sizes = self.latent.prior_width, self.latent.dim, self.length if self.latent.inject == "local" else 1
+            self.latent_prior = LearnedPrior(*sizes, self.symbols + 1, self.length, labels)
 
     def latent_vectors(self, lam: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
         """λ -> (token `(B, 1, H)` or None, modulations `(B, depth, parts, H)` or None)."""

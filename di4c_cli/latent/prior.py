@@ -21,11 +21,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from di4c_cli.errors import UserError
 from di4c_cli.noise import Noise
 from di4c_cli.numerics import precise, reset_linear, tiled, without_autocast
 
-DISTRIBUTIONS = ("uniform", "normal")
 LOCAL_REACH = 2
 """Neighbours on each side in the receptive field of one layer, where every position has its own numbers."""
 HIDDEN_LAYERS = 2
@@ -42,12 +40,6 @@ class LatentPrior:
     dim: int = 1
     distribution: str = "uniform"
     places: int = 1
-
-    def __post_init__(self) -> None:
-        if self.distribution not in DISTRIBUTIONS:
-            raise UserError(
-                f"Unknown latent distribution '{self.distribution}'.", f"Choose one of {', '.join(DISTRIBUTIONS)}."
-            )
 
     @property
     def size(self) -> int:

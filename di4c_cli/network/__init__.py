@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -11,7 +10,7 @@ from di4c_cli.errors import UserError
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-TYPES = {"dit": "DiT", "maskgit": "MaskGit", "unet": "UNet"}
+NETWORK_CLASSES = {"dit": "DiT", "maskgit": "MaskGit", "unet": "UNet"}
 
 
 class Network(Protocol):
@@ -20,7 +19,6 @@ class Network(Protocol):
     symbols: int
     length: int
     width: int
-    config: dict[str, Any]
 
     def body(self, x: Tensor, t: Tensor, label: Tensor | None = None, lam: Tensor | None = None) -> Tensor:
         """x `(B, D)`, t `(B,)` -> hidden states `(B, D, H)`."""
@@ -30,21 +28,13 @@ class Network(Protocol):
         """Hidden states `(n, H)` at positions d `(n,)` -> logits `(n, S)` over the real symbols."""
         ...
 
-    def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
-        """All weights."""
-        ...
-
-    def train(self, mode: bool = True) -> Any:
-        """Switch dropout on or off."""
-        ...
-
 
 def build(config: dict[str, Any]) -> nn.Module:
     """A network with fresh weights from its configuration: "type" and the constructor's arguments."""
     settings = dict(config)
     kind = settings.pop("type", None)
-    if kind not in TYPES:
-        raise UserError(f"Network type {kind!r} is unknown.", f"Choose one of: {', '.join(TYPES)}.")
+    if kind not in NETWORK_CLASSES:
+        raise UserError(f"Network type {kind!r} is unknown.", f"Choose one of: {', '.join(NETWORK_CLASSES)}.")
     module = import_module(f"{__name__}.{kind}")  # imports torch, which naming a network does not need
-    network: nn.Module = getattr(module, TYPES[kind])(**settings)
+    network: nn.Module = getattr(module, NETWORK_CLASSES[kind])(**settings)
     return network

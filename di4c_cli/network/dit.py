@@ -12,15 +12,14 @@ from typing import Any, cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from di4c_cli.errors import UserError
 from di4c_cli.latent.config import LatentConfig
 from di4c_cli.latent.injection import ConditionedTransformer
-from di4c_cli.numerics import precise, sinusoid, without_autocast
+from di4c_cli.numerics import checkpointed, precise, sinusoid, without_autocast
 
 NOISE_FEATURES = 256
-EPS = 1e-3  # of the log-linear noise: σ(t) = -log(1 - (1 - ε) t)
+LOG_LINEAR_EPS = 1e-3  # of the log-linear noise: σ(t) = -log(1 - (1 - ε) t)
 
 
 def modulated_norm(x: Tensor, norm: nn.LayerNorm, shift: Tensor, scale: Tensor) -> Tensor:
@@ -80,6 +79,12 @@ class Rotary(nn.Module):
         return angle.cos().to(dtype), angle.sin().to(dtype)
 
 
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Turn the two halves of every head's channels by the rotary angles."""
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+
+
 class Block(nn.Module):
     """Attention and MLP, each behind a modulated norm and a gate."""
 
@@ -93,21 +98,26 @@ class Block(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(approximate="tanh"), nn.Linear(4 * width, width))
         self.adaLN_modulation = nn.Linear(cond_dim, 6 * width)
 
-    def attention(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """Full bidirectional attention, `(B, T, H)` -> `(B, T, H)`."""
-        qkv = self.attn_qkv(x).unflatten(2, (3, self.heads, -1))
-        first, second = qkv[:, :, :2].chunk(2, dim=-1)
-        cos, sin = cos.to(qkv.dtype), sin.to(qkv.dtype)
-        rotated = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
-        q, k = rotated.transpose(1, 3).unbind(2)
-        mixed = F.scaled_dot_product_attention(q, k, qkv[:, :, 2].transpose(1, 2))
+    def attention(self, x: Tensor, cos: Tensor, sin: Tensor, at: Tensor | None = None) -> Tensor:
+        """Full bidirectional attention, `(B, T, H)` -> `(B, T, H)`, or `(B, n, H)` at positions `at` (n,)."""
+        if at is None:
+            qkv = self.attn_qkv(x).unflatten(2, (3, self.heads, -1))
+            q, k = rotate(qkv[:, :, :2], cos.to(qkv.dtype), sin.to(qkv.dtype)).transpose(1, 3).unbind(2)
+            v = qkv[:, :, 2].transpose(1, 2)
+        else:
+            weight, width = self.attn_qkv.weight, x.shape[2]
+            cos, sin = cos[:, 0].to(x.dtype), sin[:, 0].to(x.dtype)
+            q = rotate(F.linear(x[:, at], weight[:width]).unflatten(2, (self.heads, -1)), cos[at], sin[at])
+            k, v = F.linear(x, weight[width:]).unflatten(2, (2, self.heads, -1)).unbind(2)
+            q, k, v = (part.transpose(1, 2) for part in (q, rotate(k, cos, sin), v))
+        mixed = F.scaled_dot_product_attention(q, k, v)
         return self.attn_out(mixed.transpose(1, 2).flatten(2))
 
-    def forward(self, x: Tensor, modulation: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """x `(B, T, H)`, modulation `(6, H)` or `(6, B, 1, H)` -> `(B, T, H)`."""
+    def forward(self, x: Tensor, modulation: Tensor, cos: Tensor, sin: Tensor, at: Tensor | None = None) -> Tensor:
+        """x `(B, T, H)`, modulation `(6, H)` or `(6, B, 1, H)` -> `(B, T, H)`, or `(B, n, H)` at positions `at`."""
         shift1, scale1, gate1, shift2, scale2, gate2 = modulation.unbind(0)
-        change = self.attention(modulated_norm(x, self.norm1, shift1, scale1), cos, sin)
-        x = torch.addcmul(x, gate1, F.dropout(change, self.dropout, self.training))
+        change = self.attention(modulated_norm(x, self.norm1, shift1, scale1), cos, sin, at)
+        x = torch.addcmul(x if at is None else x[:, at], gate1, F.dropout(change, self.dropout, self.training))
         change = self.mlp(modulated_norm(x, self.norm2, shift2, scale2))
         return torch.addcmul(x, gate2, F.dropout(change, self.dropout, self.training))
 
@@ -146,17 +156,15 @@ class DiT(ConditionedTransformer):
             raise UserError(f"width {width} must be a multiple of {2 * heads} (2 × heads).", "Choose another.")
         if labels:
             raise UserError("The DiT takes no labels.", "Use the network type maskgit, or labels: null.")
-        self.symbols, self.length, self.width = symbols, length, width
-        self.depth, self.heads, self.cond_dim = depth, heads, cond_dim
-        self.dropout, self.time_conditioning = dropout, time_conditioning
-        self.checkpointing = False
+        self.symbols, self.length, self.width, self.depth = symbols, length, width, depth
+        self.time_conditioning, self.checkpointing = time_conditioning, False
         self.vocab_embed = VocabEmbed(symbols + 1, width)
         self.sigma_map = SigmaMap(cond_dim)
         self.rotary_emb = Rotary(width // heads)
         self.blocks = nn.ModuleList(Block(width, heads, cond_dim, dropout) for _ in range(depth))
         self.output_layer = OutputLayer(width, symbols + 1, cond_dim)
         self._init_plain()
-        self.add_latent(latent, width, depth, 6, length, symbols + 1)
+        self.add_latent(latent, depth, 6)
 
     def _init_plain(self) -> None:
         """Start as an unmodulated pre-norm transformer: gates 1, shifts and scales 0."""
@@ -176,18 +184,11 @@ class DiT(ConditionedTransformer):
         """The blocks with their type (a ModuleList is typed as modules)."""
         return cast("list[Block]", list(self.blocks))
 
-    @property
-    def config(self) -> dict[str, Any]:
-        """Constructor arguments, with "type"."""
-        names = ("symbols", "length", "width", "depth", "heads", "cond_dim", "dropout", "time_conditioning")
-        values = {name: getattr(self, name) for name in names}
-        return {"type": "dit", **values, "labels": None, "latent": self.latent_config}
-
     def modulations(self, t: Tensor, film: Tensor | None) -> tuple[list[Tensor], Tensor]:
         """Per block `(6, H)`, shared by all samples, or `(6, B, 1, H)`; the same for the output with 2."""
         if self.time_conditioning:
             t = t.to(precise(t.dtype))
-            sigma = -torch.log1p((EPS - 1) * t)
+            sigma = -torch.log1p((LOG_LINEAR_EPS - 1) * t)
         else:
             sigma = torch.zeros(1, device=t.device)
         cond = F.silu(self.sigma_map(sigma))
@@ -203,8 +204,14 @@ class DiT(ConditionedTransformer):
             blocks = [each[i] + (own if self.time_conditioning else own[:, None, None]) for i, own in enumerate(blocks)]
         return blocks, final
 
-    def body(self, x: Tensor, t: Tensor, label: Tensor | None = None, lam: Tensor | None = None) -> Tensor:
-        """Tokens `(B, D)` -> input of the final linear map `(B, D, H)`; D may differ from `length`."""
+    def body(
+        self, x: Tensor, t: Tensor, label: Tensor | None = None, lam: Tensor | None = None, at: Tensor | None = None
+    ) -> Tensor:
+        """Tokens `(B, D)` -> input of the final linear map `(B, D, H)`; D may differ from `length`.
+
+        With `at` (n,) the last block has queries at those positions only, and the result is `(B, n, H)`: the same
+        values up to rounding.
+        """
         with without_autocast(x.device):
             token, film = self.latent_vectors(lam)
             blocks, final = self.modulations(t, film)
@@ -212,12 +219,11 @@ class DiT(ConditionedTransformer):
         if token is not None:
             hidden = torch.cat((hidden, token), dim=1)
         cos, sin = self.rotary_emb(x.shape[1], hidden.shape[1] - x.shape[1], precise(hidden.dtype))
-        for block, modulation in zip(self.stack, blocks):
-            if self.checkpointing and torch.is_grad_enabled():
-                hidden = checkpoint(block, hidden, modulation, cos, sin, use_reentrant=False)
-            else:
-                hidden = block(hidden, modulation, cos, sin)
-        return modulated_norm(hidden[:, : x.shape[1]], self.output_layer.norm_final, *final.unbind(0))
+        for i, (block, modulation) in enumerate(zip(self.stack, blocks), 1):
+            where = at if i == self.depth else None
+            hidden = checkpointed(self.checkpointing, block, hidden, modulation, cos, sin, where)
+        rows = hidden[:, : x.shape[1]] if at is None else hidden
+        return modulated_norm(rows, self.output_layer.norm_final, *final.unbind(0))
 
     @property
     def linear_head(self) -> tuple[Tensor, Tensor]:
@@ -229,7 +235,3 @@ class DiT(ConditionedTransformer):
         linear = self.output_layer.linear
         # Slicing the weights and not the logits leaves the result contiguous and nothing copied.
         return F.linear(h.to(linear.weight.dtype), linear.weight[: self.symbols], linear.bias[: self.symbols])
-
-    def logits(self, h: Tensor) -> Tensor:
-        """Hidden states `(B, D, H)` -> logits `(B, D, S + 1)`, the mask's column included."""
-        return self.output_layer.linear(h.to(self.output_layer.linear.weight.dtype))

@@ -1,6 +1,6 @@
 """The MaskGIT transformer over VQ codes: learned positions, one class token, output tied to the token table.
 
-Parameter names are the published ones. Guidance and the confidence sampler live in `sampler`.
+Parameter names are the published ones. Package `sampler` has guidance and the confidence sampler.
 """
 
 from __future__ import annotations
@@ -11,12 +11,11 @@ from typing import Any, cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from di4c_cli.errors import UserError
 from di4c_cli.latent.config import LatentConfig
 from di4c_cli.latent.injection import ConditionedTransformer
-from di4c_cli.numerics import without_autocast
+from di4c_cli.numerics import checkpointed, without_autocast
 
 OUTER_EPS = 1e-12  # of the layer norms before and after the blocks; the blocks use torch's 1e-5
 
@@ -31,9 +30,14 @@ class FusedAttention(nn.Module):
         self.in_proj_bias = nn.Parameter(torch.zeros(3 * width))
         self.out_proj = nn.Linear(width, width)
 
-    def forward(self, x: Tensor) -> Tensor:
-        qkv = F.linear(x, self.in_proj_weight, self.in_proj_bias).unflatten(2, (3, self.heads, -1))
-        q, k, v = qkv.transpose(1, 3).unbind(2)
+    def forward(self, x: Tensor, at: Tensor | None = None) -> Tensor:
+        """x `(B, T, H)` -> the same shape, or `(B, n, H)` with queries at positions `at` (n,) only."""
+        weight, bias, width = self.in_proj_weight, self.in_proj_bias, x.shape[2]
+        if at is None:
+            q, k, v = F.linear(x, weight, bias).unflatten(2, (3, self.heads, -1)).transpose(1, 3).unbind(2)
+        else:
+            q = F.linear(x[:, at], weight[:width], bias[:width]).unflatten(2, (self.heads, -1)).transpose(1, 2)
+            k, v = F.linear(x, weight[width:], bias[width:]).unflatten(2, (2, self.heads, -1)).transpose(1, 3).unbind(2)
         dropout = self.dropout if self.training else 0.0
         mixed = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout)
         return self.out_proj(mixed.transpose(1, 2).flatten(2))
@@ -46,8 +50,8 @@ class Attention(nn.Module):
         super().__init__()
         self.mha = FusedAttention(width, heads, dropout)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.mha(x)
+    def forward(self, x: Tensor, at: Tensor | None = None) -> Tensor:
+        return self.mha(x, at)
 
 
 class FeedForward(nn.Module):
@@ -71,12 +75,12 @@ class PreNorm(nn.Module):
         self.norm = nn.LayerNorm(width)
         self.fn = fn
 
-    def forward(self, x: Tensor, shift: Tensor | None = None, scale: Tensor | None = None) -> Tensor:
-        """x `(B, T, H)`; shift and scale `(B, 1, H)`."""
+    def forward(self, x: Tensor, film: Tensor | None, *at: Tensor | None) -> Tensor:
+        """x `(B, T, H)`; film `(2, B, 1, H)` holds shift and scale."""
         u = self.norm(x)
-        if shift is not None and scale is not None:
-            u = torch.addcmul(shift, u, 1 + scale)
-        return self.fn(u)
+        if film is not None:
+            u = torch.addcmul(film[0], u, 1 + film[1])
+        return self.fn(u, *at)
 
 
 class Transformer(nn.Module):
@@ -92,21 +96,19 @@ class Transformer(nn.Module):
         )
 
     @staticmethod
-    def block(layer: nn.ModuleList, x: Tensor, film: Tensor | None) -> Tensor:
+    def block(layer: nn.ModuleList, x: Tensor, film: Tensor | None, at: Tensor | None) -> Tensor:
         """One block; film `(4, B, 1, H)` holds shift and scale for each of the two norms."""
         attend, mlp = layer
-        first, second = ((), ()) if film is None else (tuple(film[:2]), tuple(film[2:]))
-        x = x + attend(x, *first)
-        return x + mlp(x, *second)
+        first, second = (None, None) if film is None else film.chunk(2)
+        x = (x if at is None else x[:, at]) + attend(x, first, at)
+        return x + mlp(x, second)
 
-    def forward(self, x: Tensor, film: Tensor | None, checkpointing: bool) -> Tensor:
-        """x `(B, T, H)`, film `(B, depth, 4, H)` or None."""
+    def forward(self, x: Tensor, film: Tensor | None, checkpointing: bool, at: Tensor | None) -> Tensor:
+        """x `(B, T, H)`, film `(B, depth, 4, H)` or None; the last block has queries at positions `at` (n,)."""
         for i, layer in enumerate(cast("list[nn.ModuleList]", list(self.layers))):
             own = None if film is None else film[:, i].transpose(0, 1)[:, :, None]
-            if checkpointing and torch.is_grad_enabled():
-                x = checkpoint(self.block, layer, x, own, use_reentrant=False)
-            else:
-                x = self.block(layer, x, own)
+            where = at if i == len(self.layers) - 1 else None
+            x = checkpointed(checkpointing, self.block, layer, x, own, where)
         return x
 
 
@@ -131,9 +133,7 @@ class MaskGit(ConditionedTransformer):
         super().__init__()
         if width % heads:
             raise UserError(f"width {width} must be a multiple of {heads} heads.", "Choose another width.")
-        self.symbols, self.length, self.width = symbols, length, width
-        self.depth, self.heads, self.mlp = depth, heads, mlp
-        self.labels, self.dropout = labels or 0, dropout
+        self.symbols, self.length, self.width, self.labels = symbols, length, width, labels or 0
         self.checkpointing = False
         rows = symbols + 1 + self.labels + 1
         self.pos_emb = nn.Parameter(torch.zeros(1, length + 1, width))
@@ -143,7 +143,7 @@ class MaskGit(ConditionedTransformer):
         self.transformer = Transformer(width, depth, heads, mlp, dropout)
         self.last_layer = nn.Sequential(*self._outer(width, dropout))
         self._init_plain()
-        self.add_latent(latent, width, depth, 4, length, symbols + 1, self.labels)
+        self.add_latent(latent, depth, 4, self.labels)
 
     @staticmethod
     def _outer(width: int, dropout: float) -> list[nn.Module]:
@@ -164,13 +164,6 @@ class MaskGit(ConditionedTransformer):
             elif name.endswith("bias"):
                 nn.init.zeros_(parameter)
 
-    @property
-    def config(self) -> dict[str, Any]:
-        """Constructor arguments, with "type"."""
-        names = ("symbols", "length", "width", "depth", "heads", "mlp", "labels", "dropout")
-        values = {name: getattr(self, name) for name in names}
-        return {"type": "maskgit", **values, "latent": self.latent_config}
-
     def class_token(self, x: Tensor, label: Tensor | None) -> Tensor:
         """Row of the token table for each sample's class, `(B, 1)`; -1 and None mean "no class"."""
         nothing = self.symbols + 1 + self.labels
@@ -178,8 +171,13 @@ class MaskGit(ConditionedTransformer):
             return x.new_full((x.shape[0], 1), nothing)
         return torch.where(label < 0, nothing, self.symbols + 1 + label)[:, None]
 
-    def body(self, x: Tensor, t: Tensor, label: Tensor | None = None, lam: Tensor | None = None) -> Tensor:
-        """Codes `(B, D)` -> states `(B, D, H)` to be multiplied with the token table; the time is not used."""
+    def body(
+        self, x: Tensor, t: Tensor, label: Tensor | None = None, lam: Tensor | None = None, at: Tensor | None = None
+    ) -> Tensor:
+        """Codes `(B, D)` -> states `(B, D, H)` to be multiplied with the token table; the time is not used.
+
+        With `at` (n,) the result is `(B, n, H)`, as in `DiT.body`.
+        """
         with without_autocast(x.device):
             token, film = self.latent_vectors(lam)
             hidden = self.tok_emb(torch.cat((x, self.class_token(x, label)), dim=1)) + self.pos_emb
@@ -188,8 +186,8 @@ class MaskGit(ConditionedTransformer):
             hidden = torch.cat((hidden, token), dim=1)  # after the class token and without a position
         # Under autocast the sums along the blocks stay in the weights' precision.
         hidden = self.first_layer(hidden).to(hidden.dtype)
-        hidden = self.transformer(hidden, film, self.checkpointing)
-        return self.last_layer(hidden[:, : self.length])
+        hidden = self.transformer(hidden, film, self.checkpointing, at)
+        return self.last_layer(hidden[:, : self.length] if at is None else hidden)
 
     @property
     def linear_head(self) -> tuple[Tensor, Tensor]:
@@ -200,8 +198,3 @@ class MaskGit(ConditionedTransformer):
         """Hidden rows `(n, H)` at positions d `(n,)` -> logits over the real symbols `(n, S)`."""
         table = self.tok_emb.weight[: self.symbols]
         return torch.addmm(self.bias[:, : self.symbols][d], h.to(table.dtype), table.T)
-
-    def logits(self, h: Tensor) -> Tensor:
-        """Hidden states `(B, D, H)` -> logits `(B, D, S + 1)`, the mask's column included."""
-        table = self.tok_emb.weight[: self.symbols + 1]
-        return F.linear(h.to(table.dtype), table) + self.bias[: self.length, : self.symbols + 1]

@@ -7,16 +7,16 @@ checkpoints (without the `net.` prefix).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from di4c_cli.errors import UserError
-from di4c_cli.latent.config import LatentConfig, parse
-from di4c_cli.latent.injection import LatentField, check_init
+from di4c_cli.latent.config import LatentConfig
+from di4c_cli.latent.injection import LatentField
 from di4c_cli.latent.prior import LearnedPrior
 from di4c_cli.network.unet_blocks import (
     Downsample,
@@ -28,7 +28,7 @@ from di4c_cli.network.unet_blocks import (
     group_norm,
     truncated_logistic,
 )
-from di4c_cli.numerics import precise, reset_linear, sinusoid, without_autocast
+from di4c_cli.numerics import checkpointed, precise, reset_linear, sinusoid, without_autocast
 
 
 class UNet(nn.Module):
@@ -68,8 +68,8 @@ class UNet(nn.Module):
             return None
         given = latent.model_dump() if isinstance(latent, LatentConfig) else dict(latent)
         given = {key: value for key, value in given.items() if value is not None}
-        config = parse({"inject": "film", "features": "sinusoid"} | given)
-        if config is not None and config.inject in ("token", "local"):
+        config = LatentConfig.model_validate({"inject": "film", "features": "sinusoid"} | given)
+        if config.inject in ("token", "local"):
             raise UserError(f"The U-Net takes λ beside the time, not as '{config.inject}'.", "Use 'film' or 'field'.")
         return config
 
@@ -105,14 +105,14 @@ class UNet(nn.Module):
         self.upsampling_modules = self._up(skips)
         narrow = self.channels * self.multipliers[0]
         self.output_modules = nn.ModuleList([group_norm(narrow), conv3x3(narrow, 2 * self.shape[0], zero=True)])
-        if self.latent is not None and self.latent.inject == "field":
-            area = self.shape[1] * self.shape[2]
-            self.latent_field = LatentField(self.channels, area, self.latent)
-        if self.latent is not None and self.latent.prior == "learned":
+        if self.latent is None:
+            return
+        if self.latent.inject == "field":
+            self.latent_field = LatentField(self.channels, self.shape[1] * self.shape[2], self.latent)
+        if self.latent.prior == "learned":
             sizes = self.latent.prior_width, self.latent.dim, 1
             self.latent_prior = LearnedPrior(*sizes, self.symbols, self.length, self.labels)
-        if self.latent is not None:
-            self.init_latent("default")
+        self.init_latent("default")
 
     def _block(self, inputs: int, outputs: int) -> ResidualBlock:
         return ResidualBlock(inputs, outputs, 4 * self.time_dim, self.dropout, self.latent is not None)
@@ -154,8 +154,7 @@ class UNet(nn.Module):
         """
         if self.latent is None:
             raise ValueError("a network without λ conditioning has no λ weights to initialise")
-        check_init(kind)
-        std = 0.0 if isinstance(kind, str) else float(kind)
+        std = 0.0 if kind in ("default", "zero") else float(kind)
         for layer in (*self.lemb_modules, *self.hlemb_modules, self.tlam_mix, self.h_t_lam_mix):
             assert isinstance(layer, nn.Linear)
             reset_linear(layer, None, generator)
@@ -166,15 +165,6 @@ class UNet(nn.Module):
             self.latent_field.init_latent(kind, generator)
         if self.latent.prior == "learned":
             self.latent_prior.init_latent(generator)
-
-    @property
-    def config(self) -> dict[str, Any]:
-        """Constructor arguments and the type, as written to config.json."""
-        names = ["symbols", "channels", "multipliers", "blocks", "attention", "time_dim"]
-        names += ["time_scale", "dropout", "labels"]
-        latent = None if self.latent is None else self.latent.model_dump()
-        values = {name: getattr(self, name) for name in names}
-        return {"type": "unet", "shape": list(self.shape), **values, "latent": latent}
 
     def time_features(self, t: Tensor) -> Tensor:
         """t (B,): raw sinusoid features (B, time_dim) in the weights' dtype."""
@@ -213,20 +203,16 @@ class UNet(nn.Module):
         with without_autocast(features.device):
             return layers[1](F.silu(layers[0](F.silu(mix(features)))))
 
-    def _run(self, block: nn.Module, h: Tensor, time: Tensor, lam: Tensor | None) -> Tensor:
-        if self.checkpointing and torch.is_grad_enabled():
-            return checkpoint(block, h, time, lam, use_reentrant=False)
-        return block(h, time, lam)
-
     def _path(self, h: Tensor, time: Tensor, features: Tensor | None, field: Tensor | None) -> Tensor:
         """Down, middle and up on the centred input (B, C, H, W): (B, channels, H, W)."""
+        run = partial(checkpointed, self.checkpointing)
         lam = None if features is None else self.latent_embedding(features)
         stack = [self.input_conv(h)]
         if field is not None:
             stack[0] = stack[0] + field.transpose(1, 2).reshape_as(stack[0]).to(stack[0].dtype)
         for module in self.downsampling_modules:
             if isinstance(module, ResidualBlock):
-                stack.append(self._run(module, stack[-1], time, lam))
+                stack.append(run(module, stack[-1], time, lam))
             elif isinstance(module, SpatialAttention):
                 stack[-1] = module(stack[-1])
             else:
@@ -234,10 +220,10 @@ class UNet(nn.Module):
         h = stack[-1]
         lam = None if features is None else self.latent_embedding(features, h)
         for module in self.middle_modules:
-            h = self._run(module, h, time, lam) if isinstance(module, ResidualBlock) else module(h)
+            h = run(module, h, time, lam) if isinstance(module, ResidualBlock) else module(h)
         for module in self.upsampling_modules:
             if isinstance(module, ResidualBlock):
-                h = self._run(module, torch.cat([h, stack.pop()], dim=1), time, lam)
+                h = run(module, torch.cat([h, stack.pop()], dim=1), time, lam)
             else:
                 h = module(h)
         return h

@@ -1,13 +1,11 @@
 """The VQGAN tokenizer: images to a grid of codebook indices and back.
 
-Parameter names are those of the published (taming-transformers) checkpoints. The adversarial and perceptual
-losses of its original training do not live here.
+Parameter names are those of the published (taming-transformers) checkpoints. This module holds no training losses.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -86,7 +84,7 @@ class Middle(nn.Module):
         return self.block_2(self.attn_1(self.block_1(h)))
 
 
-class Encoder(nn.Module):
+class VqganEncoder(nn.Module):
     """Image (B, C, H, W) to (B, z_channels, h, w); `attention[i]` says whether level i attends."""
 
     def __init__(
@@ -111,7 +109,7 @@ class Encoder(nn.Module):
         return self.conv_out(F.silu(self.norm_out(self.mid(h))))
 
 
-class Decoder(nn.Module):
+class VqganDecoder(nn.Module):
     """(B, z_channels, h, w) to an image (B, C, H, W). `up.0` is the finest level and comes last."""
 
     def __init__(self, outputs: int, widths: Sequence[int], blocks: int, attention: Sequence[bool], z: int) -> None:
@@ -170,31 +168,21 @@ class VQGAN(nn.Module):
         out_channels: int = 3,
     ) -> None:
         super().__init__()
-        self.channels, self.multipliers, self.blocks = channels, list(multipliers), blocks
-        self.attention_resolutions, self.z_channels = list(attention_resolutions), z_channels
-        self.embed_dim, self.codes, self.resolution = embed_dim, codes, resolution
-        self.in_channels, self.out_channels = in_channels, out_channels
-        widths = [channels * m for m in self.multipliers]
+        self.codes, self.resolution, self.in_channels = codes, resolution, in_channels
+        widths = [channels * m for m in multipliers]
         factor = 2 ** (len(widths) - 1)
         if any(width % 32 for width in [channels, *widths]):
             raise ValueError(f"channel counts {widths} must be multiples of 32: the norms have 32 groups")
         if resolution % factor:
             raise ValueError(f"resolution {resolution} must be a multiple of {factor}")
         self.grid = (resolution // factor, resolution // factor)
-        attention = [resolution // 2**i in self.attention_resolutions for i in range(len(widths))]
-        self.encoder = Encoder(in_channels, widths, channels, blocks, attention, z_channels)
-        self.decoder = Decoder(out_channels, widths, blocks, attention, z_channels)
+        attention = [resolution // 2**i in attention_resolutions for i in range(len(widths))]
+        self.encoder = VqganEncoder(in_channels, widths, channels, blocks, attention, z_channels)
+        self.decoder = VqganDecoder(out_channels, widths, blocks, attention, z_channels)
         # Published name; as a module it is also the method `quantize(z) -> (vectors, codes)`.
         self.quantize = Codebook(codes, embed_dim)
         self.quant_conv = nn.Conv2d(z_channels, embed_dim, 1)
         self.post_quant_conv = nn.Conv2d(embed_dim, z_channels, 1)
-
-    @property
-    def config(self) -> dict[str, Any]:
-        """Constructor arguments and the type, as written to config.json."""
-        names = ["channels", "multipliers", "blocks", "attention_resolutions", "z_channels"]
-        names += ["embed_dim", "codes", "resolution", "in_channels", "out_channels"]
-        return {"type": "vqgan"} | {name: getattr(self, name) for name in names}
 
     def pre_quant(self, image: Tensor) -> Tensor:
         """Image (B, C, H, W) to the vectors before quantisation (B, E, h, w)."""
@@ -206,18 +194,4 @@ class VQGAN(nn.Module):
 
     def decode(self, codes: Tensor) -> Tensor:
         """Codes (B, h·w) of the configured grid to an image (B, C, H, W), not clamped."""
-        return self._reconstruct(self.quantize.lookup(codes, self.grid))
-
-    def _reconstruct(self, vectors: Tensor) -> Tensor:
-        return self.decoder(self.post_quant_conv(vectors))
-
-    def forward_train(self, image: Tensor, commitment: float = 0.25) -> tuple[Tensor, Tensor, Tensor]:
-        """Reconstruction (B, C, H, W), codebook loss (scalar), codes (B, h·w).
-
-        The codebook moves to the encoder's vectors with weight 1, the encoder to the codebook with
-        weight `commitment`; the decoder's gradient passes straight through the quantiser.
-        """
-        z = self.pre_quant(image)
-        vectors, codes = self.quantize(z)
-        loss = F.mse_loss(vectors, z.detach()) + commitment * F.mse_loss(z, vectors.detach())
-        return self._reconstruct(z + (vectors - z).detach()), loss, codes
+        return self.decoder(self.post_quant_conv(self.quantize.lookup(codes, self.grid)))

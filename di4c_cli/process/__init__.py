@@ -10,7 +10,7 @@ from di4c_cli.process.base import Process, all_rows
 from di4c_cli.process.markov import Gaussian, Markov, Uniform
 from di4c_cli.process.masked import SCHEDULES, Masked
 
-KINDS: dict[str, type[Process]] = {"masked": Masked, "gaussian": Gaussian, "uniform": Uniform}
+PROCESS_CLASSES: dict[str, type[Process]] = {"masked": Masked, "gaussian": Gaussian, "uniform": Uniform}
 
 __all__ = ["SCHEDULES", "Gaussian", "Markov", "Masked", "Process", "RowLogProbs", "Uniform", "all_rows", "build"]
 
@@ -19,9 +19,6 @@ def build(config: dict[str, Any]) -> Process:
     """The process described by a config.json entry with its `type`."""
     options = dict(config)
     kind = options.pop("type", None)
-    if kind not in KINDS:
-        raise UserError(f"Unknown process type '{kind}'.", f"Known: {', '.join(KINDS)}.")
-    try:
-        return KINDS[kind](**options)
-    except TypeError as error:
-        raise UserError(f"Bad {kind} process settings: {error}.", "Check the model's config.json.") from error
+    if kind not in PROCESS_CLASSES:
+        raise UserError(f"Unknown process type '{kind}'.", f"Known: {', '.join(PROCESS_CLASSES)}.")
+    return PROCESS_CLASSES[kind](**options)

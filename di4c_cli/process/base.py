@@ -61,7 +61,6 @@ class Process(ABC):
 
 def all_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     """Every position of a `(B, D)` batch as row indices, sample by sample."""
-    b, d = torch.meshgrid(
-        torch.arange(x.shape[0], device=x.device), torch.arange(x.shape[1], device=x.device), indexing="ij"
-    )
-    return b.reshape(-1), d.reshape(-1)
+    batch, length = x.shape
+    b, d = torch.arange(batch, device=x.device), torch.arange(length, device=x.device)
+    return b.repeat_interleave(length), d.repeat(batch)

@@ -76,8 +76,8 @@ def counts_between(process: Masked, free: Tensor, t: Tensor, s: Tensor) -> Tenso
 def reveal_counts(process: Masked, steps: int, free: Tensor) -> Tensor:
     """Tokens to reveal at each step, `(N, B)` in the order of sampling, for `free` (B,) masked positions.
 
-    n(t_i, t_{i-1}) of section mg-sampling with the at-least-one rule: a zero becomes a one, which the last step
-    has less. When the ones use up what is left, the sample is finished early and the other counts are zeros.
+    n(t_i, t_{i-1}) of section mg-sampling with the at-least-one rule: a zero becomes a one, and
+    the last step reveals fewer. When no masked position is left, the remaining counts are zeros.
     """
     t = torch.arange(steps, -1, -1, dtype=finest(free.device), device=free.device) / steps
     masked = (free[None].to(t) * process.mask_share(t)[:, None]).round().long()  # (N + 1, B)

@@ -24,7 +24,7 @@ class Predictor:
     ) -> Prediction:
         """p(x0|xt; λ) for x_t `(B, D)` at times t `(B,)`, or for the samples `only` (k,) of that batch.
 
-        `wanted` (k, D) promises that no other position will be asked for. λ is drawn once per sample and call, from
+        `wanted` (k, D) marks the only positions that are used later. λ is drawn once per sample and call, from
         the stream of `noise`; both guidance branches share it.
         """
         label = self.label

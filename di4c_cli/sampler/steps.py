@@ -9,7 +9,6 @@ from torch import Tensor
 
 from di4c_cli.draw import SymbolDraw
 from di4c_cli.noise import Noise
-from di4c_cli.process import all_rows
 from di4c_cli.sampler.draws import ChunkedDraw, HeadChunks, PublishedDraw
 from di4c_cli.sampler.predictor import Predictor
 
@@ -59,7 +58,7 @@ def noise_of(noise: Noise, picked: Sequence[int]) -> Noise:
 def argmax_step(predictor: Predictor, x_t: Tensor, t: Tensor, noise: Noise) -> Tensor:
     """x_0 = arg max p(·|x_t; λ) at every unknown position: the published last step for pixels."""
     unknown = predictor.process.unknown(x_t)
-    b, d = all_rows(x_t) if bool(unknown.all()) else unknown.nonzero(as_tuple=True)
+    b, d = unknown.nonzero(as_tuple=True)
     if len(b) == 0:
         return x_t
     x_0 = x_t.clone()

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from di4c_cli.denoiser import Denoiser, Prediction
-from di4c_cli.network.positions import body_at, supported
+from di4c_cli.network.dit import DiT
+from di4c_cli.network.maskgit import MaskGit
 from di4c_cli.numerics import padded, tiled
 from di4c_cli.process import Process
 
@@ -71,21 +72,21 @@ def predict(
 ) -> Prediction:
     """`denoiser.predict` in tiles of `tile` samples; 0 is the plain prediction of the whole batch.
 
-    `wanted` (B, D) marks the only positions that will be asked for. With a tile of one the transformers skip the
+    `wanted` (B, D) marks the only positions that are used later. With a tile of one the transformers skip the
     others, whose hidden states are then zeros.
     """
     if tile == 0:
         return denoiser.predict(x_t, t, label, lam)
-    denoiser.network.eval()
-    if wanted is not None and tile == 1 and supported(denoiser.network):
-        hidden = _hidden_at(denoiser, x_t, t, label, lam, wanted)
+    network = denoiser.network.eval()
+    if wanted is not None and tile == 1 and isinstance(network, (DiT, MaskGit)):
+        hidden = _hidden_at(network, x_t, t.to(denoiser.time_dtype), label, lam, wanted)
     else:
         hidden = tiled(denoiser, tile, x_t, t, label, lam)
-    return TiledPrediction(denoiser.network, denoiser.process, x_t, hidden, head_rows, tile == 1)
+    return TiledPrediction(network, denoiser.process, x_t, hidden, head_rows, tile == 1)
 
 
 def _hidden_at(
-    denoiser: Denoiser, x_t: Tensor, t: Tensor, label: Tensor | None, lam: Tensor | None, wanted: Tensor
+    network: DiT | MaskGit, x_t: Tensor, t: Tensor, label: Tensor | None, lam: Tensor | None, wanted: Tensor
 ) -> Tensor:
     """Hidden states `(B, D, H)`, sample by sample, at the wanted positions (B, D) only."""
     hidden: Tensor | None = None
@@ -95,8 +96,7 @@ def _hidden_at(
             continue
         one = slice(i, i + 1)
         own_label, own_lam = (None if a is None else a[one] for a in (label, lam))
-        time = t[one].to(denoiser.time_dtype)
-        rows = body_at(denoiser.network, x_t[one], time, own_label, own_lam, padded(d, MIN_MATRIX_ROWS))
+        (rows,) = network.body(x_t[one], t[one], own_label, own_lam, padded(d, MIN_MATRIX_ROWS))
         if hidden is None:
             hidden = rows.new_zeros(*x_t.shape, rows.shape[-1])
         hidden[i, d] = rows[: len(d)]

@@ -32,7 +32,7 @@ def resolve(ref: str, verbose: bool = False, **options: Any) -> LoadedModel:
 
 
 def show_report(report: LoadReport, verbose: bool) -> None:
-    """Print the report if it was asked for; `di4c --verbose` asks for that of every model."""
+    """Print the report if `verbose`, otherwise log it; `di4c --verbose` shows the log."""
     text = "\n".join(report.lines())
     if verbose:
         print(text, file=sys.stderr)

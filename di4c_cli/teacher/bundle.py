@@ -23,7 +23,7 @@ class TokenizerOnly(UserError):
 
 @dataclass
 class LoadOptions:
-    """What the files of a model do not record, or what the user wants otherwise."""
+    """Settings that the files of a model do not record, or that replace the recorded ones."""
 
     weights: str | None = None
     """`ema` or `live` where a file holds both; None is the one its publishers evaluate."""
@@ -86,9 +86,7 @@ class Bundle:
         return LoadedModel(self.config, denoiser, self.folder, report, self.codec_tensors)
 
 
-def strip(
-    tensors: dict[str, Tensor], prefixes: tuple[str, ...], reason: str = "not part of the network"
-) -> tuple[dict[str, Tensor], dict[str, str], dict[str, str]]:
+def strip(tensors: dict[str, Tensor], *prefixes: str) -> tuple[dict[str, Tensor], dict[str, str], dict[str, str]]:
     """Tensors without the first fitting prefix, their old names, and the names that had no such prefix."""
     kept: dict[str, Tensor] = {}
     renamed: dict[str, str] = {}
@@ -96,7 +94,7 @@ def strip(
     for name, tensor in tensors.items():
         prefix = next((p for p in prefixes if name.startswith(p)), None)
         if prefix is None:
-            unused[name] = reason
+            unused[name] = "not part of the network"
             continue
         ours = name.removeprefix(prefix).replace("_orig_mod.", "")
         if ours in kept:
@@ -110,9 +108,8 @@ def require(tree: dict[str, Any], key: str, kind: type, where: str) -> Any:
     value: Any = tree
     for part in key.split("."):
         value = value.get(part) if isinstance(value, dict) else None
-    fits = isinstance(value, kind) and not (kind is not bool and isinstance(value, bool))
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+    if kind is float and type(value) is int:
         return float(value)
-    if not fits:
+    if type(value) is not kind:
         raise UserError(f"{where} has no usable '{key}' in its configuration.", "Fetch the file again.")
     return value

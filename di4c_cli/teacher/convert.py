@@ -24,7 +24,7 @@ def convert(ref: str, target: Path, verbose: bool = False, **options: Any) -> st
         return _convert_tokenizer(ref, target, bool(options.get("offline")))
     import torch  # after the reading: a failed download need not wait for torch
 
-    from di4c_cli import codec, model_folder
+    from di4c_cli import codec, model_folder  # import torch too
 
     config, denoiser, folder, report, codec_tensors = bundle.load()
     file = config.codec.get("file")
@@ -42,11 +42,11 @@ def convert(ref: str, target: Path, verbose: bool = False, **options: Any) -> st
 def _convert_tokenizer(ref: str, target: Path, offline: bool) -> str:
     from safetensors.torch import save_file  # imports torch
 
-    from di4c_cli.teacher.formats import vqgan
+    from di4c_cli.teacher.formats import vqgan  # imports torch
 
     found = vqgan.read(find(ref, LoadOptions(offline=offline)))
     settings = {"di4c": FORMAT, "type": "vqgan", **found.settings}
     with files.new_folder(target) as part:
-        save_file(found.tensors, part / vqgan.FILE, {"format": "pt"})
+        save_file(found.tensors, part / vqgan.VQGAN_FILE, {"format": "pt"})
         (part / "config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
     return f"image tokenizer: {found.settings['codes']} codes; tensors: {len(found.tensors)} matched"

@@ -40,7 +40,7 @@ class ModelFiles:
             return cls(path.resolve().name, found, {"path": path.name})
         if not safe.is_regular(path):
             raise UserError(f"{path} is not a readable file.", NAME_MODEL)
-        # tauLDR keeps config/ beside checkpoints/; everybody else keeps the configuration beside the weights
+        # tauLDR keeps config/ beside checkpoints/; the other formats keep the configuration beside the weights
         around = [*_inside(path.parent, deep=False), *_inside(path.parent.parent / "config", deep=False)]
         texts = [file for file in around if file != path and safe.kind_of(file) == "text"]
         return cls(path.stem, [path, *texts], {"path": path.name}, path)

@@ -1,4 +1,4 @@
-"""Reading torch checkpoints of strangers as data.
+"""Reads untrusted torch checkpoints as data.
 
 Pickles are read by torch's weights-only reader, which builds tensors and plain containers and calls nothing
 else. Every limit is checked before anything is read into memory; every failure becomes one sentence.
@@ -29,7 +29,7 @@ class Ignored(dict[Any, Any]):
     """Replaces a class of a training framework that old checkpoints mention beside the weights."""
 
 
-INERT = (
+INERT_CLASSES = (
     "pytorch_lightning.callbacks.model_checkpoint.ModelCheckpoint",
     "pytorch_lightning.callbacks.early_stopping.EarlyStopping",
     "pytorch_lightning.utilities.parsing.AttributeDict",
@@ -39,7 +39,7 @@ INERT = (
 )
 """Read as `Ignored`: early Lightning files use such classes as dictionary keys. Nothing is imported."""
 
-ALLOWED = re.compile(
+ALLOWED_GLOBALS = re.compile(
     r"collections (OrderedDict|Counter)|(builtins|__builtin__) (set|complex)|_codecs encode"
     r"|torch\._utils _rebuild_(tensor|tensor_v2|tensor_v3|parameter|parameter_with_state)"
     r"|torch\._tensor _rebuild_from_type_v2|torch\.nn\.parameter Parameter|torch\.serialization _get_layout"
@@ -56,7 +56,7 @@ def read_pickle(path: Path) -> dict[str, Any]:
     else:
         _check_legacy(path)
     try:
-        with torch.serialization.safe_globals([(Ignored, name) for name in INERT]):
+        with torch.serialization.safe_globals([(Ignored, name) for name in INERT_CLASSES]):
             tree = _load(path, zipped)
     # a hostile file can make the reader raise anything, and no traceback may reach the user
     except Exception as error:
@@ -111,7 +111,7 @@ def _check_legacy(path: Path) -> None:
 
 
 def _check_program(stream: io.BytesIO, where: str) -> None:
-    """Scan a pickle without running it: it may import only the names of `ALLOWED` and `INERT`."""
+    """Scan a pickle without running it: it may import only the names of `ALLOWED_GLOBALS` and `INERT_CLASSES`."""
     strings: list[str] = []
     try:
         for opcode, argument, _ in pickletools.genops(stream):
@@ -123,7 +123,7 @@ def _check_program(stream: io.BytesIO, where: str) -> None:
                 strings = [*strings[-1:], argument] if isinstance(argument, str) else strings
                 continue
             dotted = name.replace(" ", ".")
-            if ALLOWED.fullmatch(name) is None and dotted not in INERT:
+            if ALLOWED_GLOBALS.fullmatch(name) is None and dotted not in INERT_CLASSES:
                 problem = f"{where} asks for code to be run ({dotted[:80]}), which di4c never does."
                 raise UserError(problem, ASK_PUBLISHER)
     except (ValueError, IndexError, OverflowError, MemoryError, struct.error) as error:

@@ -14,12 +14,12 @@ from typing import Any
 from di4c_cli.errors import Failure
 from di4c_cli.teacher.bundle import Bundle, LoadOptions
 
-GROUP = "di4c.teachers"
+ENTRY_POINT_GROUP = "di4c.teachers"
 
 
 def points() -> dict[str, EntryPoint]:
     """Installed entry points by name; nothing is imported for this."""
-    return {point.name: point for point in entry_points(group=GROUP)}
+    return {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
 
 
 def loaded(point: EntryPoint) -> Any:

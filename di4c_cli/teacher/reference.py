@@ -29,7 +29,10 @@ def find(ref: str, options: LoadOptions) -> ModelFiles:
         for option, value in entry.options.items():
             if getattr(options, option) is None:
                 setattr(options, option, value)
-        return _fetch_entry(entry, revision or None, options)
+        fetcher = hub.Fetcher(str(entry.repo), revision or entry.revision, options.offline)
+        for choices in entry.choices:
+            fetcher.get(*choices)
+        return ModelFiles(entry.name, fetcher.files, {**fetcher.origin, "licence": entry.licence})
     if exists(ref):
         return _at(Path(ref))
     if hub.is_id(name) and not revision and Path(name).parent.is_dir():
@@ -48,7 +51,7 @@ def exists(ref: str) -> bool:
 
 
 def _at(path: Path, name: str | None = None) -> ModelFiles:
-    """The files at a path; the folder of a run stands for its last student."""
+    """The files at a path; for the folder of a run, those of its last student."""
     if (path / "student" / "config.json").is_file():
         path = path / "student"
     elif name is not None and not path.is_dir():
@@ -56,13 +59,6 @@ def _at(path: Path, name: str | None = None) -> ModelFiles:
     source = ModelFiles.at(path)
     source.name = name or source.name
     return source
-
-
-def _fetch_entry(entry: registry.Entry, revision: str | None, options: LoadOptions) -> ModelFiles:
-    fetcher = hub.Fetcher(str(entry.repo), revision or entry.revision, options.offline)
-    for choices in entry.choices:
-        fetcher.get(*choices)
-    return ModelFiles(entry.name, fetcher.files, {**fetcher.origin, "licence": entry.licence})
 
 
 def _fetch_id(repo: str, revision: str | None, options: LoadOptions) -> ModelFiles:

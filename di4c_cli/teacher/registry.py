@@ -32,7 +32,7 @@ class Entry(BaseModel):
     files: tuple[str, ...] = ()
     where: str = Field("", description="for what is not on the Hub: where its authors publish it")
     architecture: str | None = Field(None, description="a name of architectures.yaml")
-    parameters: int | None = Field(None, description="weights of a network that is none of those")
+    parameters: int | None = Field(None, description="number of weights, if the network has no name there")
     options: dict[str, Any] = Field(default_factory=dict, description="what the files do not record")
 
     @property

@@ -1,4 +1,4 @@
-"""Reading text of strangers: the kind of a file by its first bytes, and JSON and YAML as plain values. No torch."""
+"""Reads untrusted text: the kind of a file by its first bytes, JSON and YAML as plain values. Imports no torch."""
 
 from __future__ import annotations
 

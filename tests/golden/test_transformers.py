@@ -18,6 +18,7 @@ from di4c_cli import load
 from di4c_cli.model import Model
 from di4c_cli.network.dit import DiT
 from di4c_cli.network.maskgit import MaskGit
+from tests.helpers.other_sizes import full_logits
 
 Tensors = dict[str, Tensor]
 
@@ -38,7 +39,7 @@ def check(network: Any, x: Tensor, expected: Tensor, atol: float, **given: Any) 
     """Both ways to the logits: all columns at once, and the head over the real symbols row by row."""
     given.setdefault("t", torch.zeros(len(x)))
     h = network.body(x, **given)
-    torch.testing.assert_close(network.logits(h), expected, rtol=0, atol=atol)
+    torch.testing.assert_close(full_logits(network, h), expected, rtol=0, atol=atol)
     rows = network.head(h.flatten(0, 1), torch.arange(x.shape[1]).repeat(len(x)))
     torch.testing.assert_close(rows, expected[..., : network.symbols].flatten(0, 1), rtol=0, atol=atol)
 
@@ -141,8 +142,8 @@ def test_maskgit_teacher_gives_the_stored_outputs(golden: Path) -> None:
     check(network, x, io["logits_drop_none"], 3e-5, label=None)
     with torch.no_grad():
         t = torch.zeros(len(x))
-        given = network.logits(network.body(x, t, io["labels"]))
-        free = network.logits(network.body(x, t, None))
+        given = full_logits(network, network.body(x, t, io["labels"]))
+        free = full_logits(network, network.body(x, t, None))
     guided = (1 + io["cfg.w"]) * given - io["cfg.w"] * free
     torch.testing.assert_close(guided, io["cfg.logits"], rtol=0, atol=3e-5 * (1 + 2 * float(io["cfg.w"])))
 

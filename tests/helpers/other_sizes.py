@@ -51,13 +51,22 @@ def subs(logits: Tensor, x: Tensor, mask: int) -> Tensor:
     return log_probs
 
 
+def full_logits(net: Any, h: Tensor) -> Tensor:
+    """Hidden states `(B, D, H)` -> logits `(B, D, S + 1)`, the mask's column included, as the published code has it."""
+    if isinstance(net, DiT):
+        linear = net.output_layer.linear
+        return linear(h.to(linear.weight.dtype))
+    table = net.tok_emb.weight[: net.symbols + 1]
+    return nn.functional.linear(h.to(table.dtype), table) + net.bias[: net.length, : net.symbols + 1]
+
+
 def sigma_of(t: Tensor) -> Tensor:
     return -torch.log1p((EPS - 1) * t)
 
 
 def timed_logits(net: DiT, x: Tensor, t: Tensor, timed: bool, lam: Tensor | None = None) -> Tensor:
     net.time_conditioning = timed
-    return net.logits(net.body(x, t, None, lam))
+    return full_logits(net, net.body(x, t, None, lam))
 
 
 def write_dit(folder: Path, net: DiT, config: dict[str, Any], extra: Tensors) -> None:
@@ -74,7 +83,12 @@ def masked_tokens(symbols: int, batch: int, length: int) -> Tensor:
 
 
 def sdtt_config(net: DiT) -> dict[str, Any]:
-    sizes = {"hidden_size": net.width, "n_blocks": net.depth, "n_heads": net.heads, "cond_dim": net.cond_dim}
+    sizes = {
+        "hidden_size": net.width,
+        "n_blocks": net.depth,
+        "n_heads": net.stack[0].heads,
+        "cond_dim": len(net.sigma_map.mlp[0].bias),
+    }
     model = {**sizes, "length": net.length, "dropout": 0.0, "type": "ddit-orig"}
     return {"model": model, "time_conditioning": False, "tokenizer": {"name": "gpt2"}, "T": 0}
 
@@ -130,7 +144,7 @@ def write_maskgit(root: Path, name: str, file: str, latent: dict[str, Any] | Non
     t, z = torch.zeros(3), torch.tensor([[0.1], [0.5], [0.7]])
 
     def logits(label: Tensor | None, lam: Tensor | None = None) -> Tensor:
-        return net.logits(net.body(x, t, label, lam))
+        return full_logits(net, net.body(x, t, label, lam))
 
     io: Tensors = {"img_token": x.view(3, 3, 3), "labels": labels, "drop_label": drop}
     if latent is None:
@@ -143,7 +157,7 @@ def write_maskgit(root: Path, name: str, file: str, latent: dict[str, Any] | Non
         io |= {"latent_token": net.latent_projection(z), "logits_no_z": logits(given)}
     (root / name).mkdir()
     torch.save({"iter": 1, "global_epoch": 0, "model_state_dict": net.state_dict()}, root / name / file)
-    (root / name / "hyper.json").write_text(json.dumps({"heads": net.heads}))
+    (root / name / "hyper.json").write_text(json.dumps({"heads": sizes["heads"]}))
     save_file({key: value.clone().contiguous() for key, value in io.items()}, root / name / "io.safetensors")
 
 

@@ -6,11 +6,11 @@ import math
 
 import pytest
 import torch
+from pydantic import ValidationError
 from torch import Tensor
 
 from di4c_cli.denoiser import Denoiser
-from di4c_cli.errors import UserError
-from di4c_cli.latent.config import parse
+from di4c_cli.latent.config import LatentConfig
 from di4c_cli.latent.prior import HIDDEN_LAYERS, LOCAL_REACH, TILE_POSITIONS, TILE_SAMPLES, LatentPrior, LearnedPrior
 from di4c_cli.network import build
 from di4c_cli.noise import Noise
@@ -248,7 +248,7 @@ def test_networks_hold_their_prior(kind: str, inject: str, size: int) -> None:
     prior = net.latent_prior
     assert isinstance(prior, LearnedPrior) and prior.dim * prior.places == size
     assert bool(prior.labels) == (kind == "maskgit")
-    assert net.config["latent"]["prior_width"] == 4
+    assert net.latent.prior_width == 4  # type: ignore[union-attr]
     before = prior.first.weight.clone()
     net.init_latent("default", torch.Generator().manual_seed(0))  # type: ignore[operator]
     assert not torch.equal(before, prior.first.weight)
@@ -276,13 +276,9 @@ def test_denoiser_draws_from_its_prior() -> None:
         ({"prior": "learned", "prior_width": 0}, "prior_width"),
         ({"prior": "learned", "distribution": "uniform"}, "needs distribution: normal"),
         ({"prior": "flow"}, "prior"),
+        ({"distribution": "laplace"}, "distribution"),
     ],
 )
-def test_parse_rejects_impossible_priors(wrong: dict[str, object], said: str) -> None:
-    with pytest.raises(UserError, match=said):
-        parse({"distribution": "normal", **wrong})
-
-
-def test_latent_prior_rejects_an_unknown_distribution() -> None:
-    with pytest.raises(UserError, match="uniform, normal"):
-        LatentPrior(1, "cauchy")
+def test_latent_config_rejects_impossible_priors(wrong: dict[str, object], said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        LatentConfig.model_validate({"distribution": "normal", **wrong})

@@ -12,8 +12,10 @@ from torch import Tensor
 from di4c_cli.errors import UserError
 from di4c_cli.network import build
 from di4c_cli.network.dit import DiT
+from tests.helpers.other_sizes import full_logits
 
 S, D, B = 11, 9, 3
+SIZES: dict[str, Any] = {"symbols": S, "length": D, "width": 16, "depth": 2, "heads": 2, "cond_dim": 6}
 LATENTS: list[dict[str, Any] | None] = [
     None,
     {},
@@ -28,8 +30,7 @@ LATENTS: list[dict[str, Any] | None] = [
 def make(latent: dict[str, Any] | None = None, **changes: Any) -> DiT:
     """A DiT with all weights random: a fresh one leaves every modulation at the identity."""
     torch.manual_seed(0)
-    sizes = {"symbols": S, "length": D, "width": 16, "depth": 2, "heads": 2, "cond_dim": 6}
-    network = DiT(**{**sizes, **changes}, latent=latent)
+    network = DiT(**{**SIZES, **changes}, latent=latent)
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.add_(0.2 * torch.randn_like(parameter))
@@ -52,7 +53,7 @@ def test_dit_body_and_head_have_their_shapes(latent: dict[str, Any] | None, time
     network = make(latent, time_conditioning=time_conditioning)
     x, t, lam = inputs(network)
     h = network.body(x, t, None, lam)
-    logits = network.logits(h)
+    logits = full_logits(network, h)
     assert h.shape == (B, D, 16)
     assert logits.shape == (B, D, S + 1)
     rows = network.head(h[[0, 2], [4, 1]], torch.tensor([4, 1]))
@@ -61,11 +62,10 @@ def test_dit_body_and_head_have_their_shapes(latent: dict[str, Any] | None, time
 
 
 @pytest.mark.parametrize("latent", LATENTS)
-def test_dit_config_rebuilds_the_network(latent: dict[str, Any] | None) -> None:
+def test_dit_is_built_by_its_type(latent: dict[str, Any] | None) -> None:
     network = make(latent, dropout=0.1, time_conditioning=True)
-    twin = build(network.config)
+    twin = build({"type": "dit", **SIZES, "dropout": 0.1, "time_conditioning": True, "latent": latent})
     assert isinstance(twin, DiT)
-    assert twin.config == network.config
     twin.eval().load_state_dict(network.state_dict())
     x, t, lam = inputs(network)
     assert torch.equal(twin.body(x, t, None, lam), network.body(x, t, None, lam))
@@ -156,7 +156,7 @@ def gradients(network: DiT, lam: Tensor | None, checkpointing: bool) -> tuple[Te
     torch.manual_seed(5)  # dropout
     x, t, _ = inputs(network)
     h = network.body(x, t, None, lam)
-    network.logits(h).square().mean().backward()
+    full_logits(network, h).square().mean().backward()
     return h.detach(), {name: p.grad.clone() for name, p in network.named_parameters() if p.grad is not None}
 
 
@@ -184,11 +184,11 @@ def test_dit_dropout_acts_in_training_only() -> None:
 def test_dit_works_in_other_precisions(latent: dict[str, Any] | None) -> None:
     network = make(latent, time_conditioning=True)
     x, t, lam = inputs(network)
-    single = network.logits(network.body(x, t, None, lam))
+    single = full_logits(network, network.body(x, t, None, lam))
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        mixed = network.logits(network.body(x, t, None, lam))
+        mixed = full_logits(network, network.body(x, t, None, lam))
     double = network.double()
-    exact = double.logits(double.body(x, t, None, lam))
+    exact = full_logits(double, double.body(x, t, None, lam))
     assert exact.dtype == torch.float64
     # float32 angles up to 1000 are off by some 1e-4
     torch.testing.assert_close(single.double(), exact, rtol=0, atol=5e-4)
@@ -201,7 +201,7 @@ def test_dit_outputs_are_moderate_when_fresh() -> None:
     h = network.body(x, t, None, lam)
     assert 0.5 < h.std() < 2
     assert (h - network.body(x, t, None, lam.flip(0))).std() > 0.01
-    network.logits(h).square().mean().backward()
+    full_logits(network, h).square().mean().backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in network.parameters())
 
 

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from di4c_cli.network import build
-from di4c_cli.network.positions import body_at, supported
 
 SIZES: dict[str, dict[str, Any]] = {
     "dit": {"width": 32, "depth": 2, "heads": 4, "cond_dim": 16},
@@ -27,7 +26,7 @@ LATENTS: list[dict[str, Any] | None] = [
 
 @pytest.mark.parametrize("latent", LATENTS)
 @pytest.mark.parametrize("kind", SIZES)
-def test_body_at_equals_rows_of_the_body(kind: str, latent: dict[str, Any] | None) -> None:
+def test_body_at_positions_equals_rows_of_the_body(kind: str, latent: dict[str, Any] | None) -> None:
     torch.manual_seed(0)
     settings = {"type": kind.split(",")[0], "symbols": 11, "length": 13, **SIZES[kind], "latent": latent}
     net = build(settings).eval().double().requires_grad_(False)
@@ -39,9 +38,4 @@ def test_body_at_equals_rows_of_the_body(kind: str, latent: dict[str, Any] | Non
     lam = None if dim == 0 else torch.rand((1,) if dim == 1 else (1, dim), dtype=torch.float64)
     d = torch.tensor([4, 0, 12, 4])
     whole = net.body(x, t, label, lam)
-    torch.testing.assert_close(body_at(net, x, t, label, lam, d), whole[0, d], atol=1e-12, rtol=1e-10)
-
-
-def test_body_at_does_not_support_the_unet() -> None:
-    sizes = {"channels": 8, "multipliers": [1], "blocks": 1, "attention": [0], "time_dim": 8}
-    assert not supported(build({"type": "unet", "symbols": 4, "shape": [1, 4, 4], **sizes}))
+    torch.testing.assert_close(net.body(x, t, label, lam, d)[0], whole[0, d], atol=1e-12, rtol=1e-10)

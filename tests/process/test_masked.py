@@ -120,7 +120,7 @@ def test_build_rejects_unknown_names() -> None:
         Masked(3, "cubic")
     with pytest.raises(UserError, match="process type"):
         build({"type": "maskd"})
-    with pytest.raises(UserError, match="settings"):
+    with pytest.raises(TypeError, match="scheduel"):
         build({"type": "masked", "symbols": 3, "scheduel": "linear"})
 
 

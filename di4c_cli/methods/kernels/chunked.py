@@ -43,13 +43,6 @@ class Chunk:
     shift: Tensor | None = None  # (n, S)
     single: Tensor | None = None  # (n, S)
 
-    def release(self, targets: bool = True, log_probs: bool = True) -> None:
-        """Free the tensors that do not fit in the cache between the passes, or all of them."""
-        if log_probs:
-            self.log_p = None
-        if targets:
-            self.shift = self.single = None
-
 
 class ChunkedLoss:
     """The loss of a student at t whose prediction of sample b under λ_i has the number b·L + i."""
@@ -70,7 +63,10 @@ class ChunkedLoss:
             rows = self.first_pass(chunk)
             if probe is not None:
                 probe.remember(number, rows)
-            chunk.release(not (gradient and chunk.keep_targets), not (gradient and chunk.keep_log_probs))
+            if not (gradient and chunk.keep_log_probs):
+                chunk.log_p = None
+            if not (gradient and chunk.keep_targets):
+                chunk.shift = chunk.single = None
         terms = self.sums.terms()
         out = LossOutput(weighted(p.weights, terms), terms, probe.figures(self.sums) if probe else {})
         if gradient:
@@ -170,7 +166,7 @@ class ChunkedLoss:
             dz = self.at_logits(chunk)
             number, d = self.student_rows(chunk)
             out.hidden_grad[number, d] = self.head.backward(hidden[number, d], d, dz).to(hidden.dtype)
-            chunk.release()
+            chunk.log_p = chunk.shift = chunk.single = None
         out.head_grads = self.head.finish()
 
     def at_logits(self, chunk: Chunk) -> Tensor:
@@ -203,16 +199,9 @@ class _Fused(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        inputs: LossInputs,
-        student: Prediction,
-        gradient: bool,
-        diagnostics: bool,
-        box: list[LossOutput],
-        hidden: Tensor,
-        *weights: Tensor,
+        ctx: Any, loss: ChunkedLoss, gradient: bool, diagnostics: bool, box: list[LossOutput], *tensors: Tensor
     ) -> Tensor:
-        out = ChunkedLoss(inputs, student).run(gradient, diagnostics)
+        out = loss.run(gradient, diagnostics)
         ctx.grads = [out.hidden_grad, *out.head_grads]
         out.hidden_grad, out.head_grads = None, []
         box.append(out)
@@ -224,16 +213,16 @@ class _Fused(torch.autograd.Function):
         one = bool(grad == 1)
         grads = [g if g is None or one else g.mul_(grad.to(g.dtype)) for g in ctx.grads]
         ctx.grads = []
-        return (None, None, None, None, None, *grads)
+        return (None, None, None, None, *grads)
 
 
 def evaluate(inputs: LossInputs, student: Prediction, diagnostics: bool = True) -> tuple[Tensor, LossOutput]:
     """Mean loss with a graph behind it, and the values per sample."""
-    head = head_of(student.network, student.hidden)
+    loss = ChunkedLoss(inputs, student)
     box: list[LossOutput] = []
-    tensors = [student.hidden, *head.parameters]
+    tensors = [student.hidden, *loss.head.parameters]
     gradient = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
-    total = _Fused.apply(inputs, student, gradient, diagnostics, box, *tensors)  # type: ignore[no-untyped-call]
+    total = _Fused.apply(loss, gradient, diagnostics, box, *tensors)  # type: ignore[no-untyped-call]
     return total, box[0]
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from di4c_cli.methods.kernels.targets import wide
+from di4c_cli.numerics import precise
 
 
 def head_of(network: nn.Module, hidden: Tensor) -> LinearHead | OpaqueHead:
@@ -37,16 +38,11 @@ class Head:
 
     def start(self) -> None:
         """Gradients that `backward` adds to."""
-        self.grads = [torch.zeros_like(p, dtype=accumulation_dtype(p)) for p in self.parameters]
+        self.grads = [torch.zeros_like(p, dtype=precise(p.dtype)) for p in self.parameters]
 
     def finish(self) -> list[Tensor]:
         """The gradients, each in its weight's own dtype."""
         return [grad.to(p.dtype) for grad, p in zip(self.grads, self.parameters)]
-
-
-def accumulation_dtype(p: Tensor) -> torch.dtype:
-    """The dtype in which gradients of p are accumulated."""
-    return torch.promote_types(p.dtype, torch.float32)
 
 
 class LinearHead(Head):
@@ -59,15 +55,15 @@ class LinearHead(Head):
         kind = hidden.device.type
         half = torch.is_autocast_enabled(kind)
         self.work = torch.get_autocast_dtype(kind) if half else self.weight.dtype
-        self.dtype = torch.promote_types(self.work, torch.float32)
+        self.dtype = precise(self.work)
         self.written, self.symbols = False, 0
 
     def start(self) -> None:
         """The first `backward` writes the gradient of the large weight instead of adding to zeros."""
         self.written = False
         self.grads = [
-            torch.empty_like(self.weight, dtype=accumulation_dtype(self.weight)),
-            torch.zeros_like(self.bias, dtype=accumulation_dtype(self.bias)),
+            torch.empty_like(self.weight, dtype=precise(self.weight.dtype)),
+            torch.zeros_like(self.bias, dtype=precise(self.bias.dtype)),
         ]
 
     def finish(self) -> list[Tensor]:
@@ -106,7 +102,7 @@ class OpaqueHead(Head):
         with torch.enable_grad():
             row = hidden[:1, :1].detach().flatten(0, 1)
             out = network.head(row, torch.zeros(len(row), dtype=torch.long, device=row.device))
-        self.dtype = torch.promote_types(out.dtype, torch.float32)
+        self.dtype = precise(out.dtype)
         self.parameters = leaves(out)
 
     def backward(self, h: Tensor, d: Tensor, dz: Tensor) -> Tensor:

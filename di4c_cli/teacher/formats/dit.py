@@ -1,7 +1,9 @@
-"""Functions that the formats of the DiT share (SDTT, MDLM, Di4C students of SDTT)."""
+"""The DiT on disk: SDTT and MDLM teachers as on the Hub, and Di4C students of SDTT as Lightning checkpoints."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,35 +13,134 @@ from di4c_cli.codec.text import GPT2_SIZE
 from di4c_cli.config import ModelConfig
 from di4c_cli.errors import UserError
 from di4c_cli.latent.config import LatentConfig
-from di4c_cli.teacher import safe
+from di4c_cli.teacher import pickles, safe
 from di4c_cli.teacher.bundle import Bundle, LoadOptions, strip
 from di4c_cli.teacher.model_files import ModelFiles, has_suffix
 
-EMBEDDING = "vocab_embed.embedding"
-BUFFER = "rotary_emb.inv_freq"
-LATENT = "latent_projection.0.weight"
+TOKEN_TABLE = "vocab_embed.embedding"
+ROTARY_BUFFER = "rotary_emb.inv_freq"
+LATENT_WEIGHT = "latent_projection.0.weight"
 PUBLISHED_LENGTH = 1024
+SDTT_NAMES = {"width": "hidden_size", "depth": "n_blocks", "heads": "n_heads", "length": "length"}
+MDLM_NAMES = {"width": "hidden_dim", "depth": "n_blocks", "heads": "n_heads", "length": "model_length"}
+"""Our names of settings and those of the two configurations; the others are the same in all three."""
+
+Tree = dict[str, Any]
+
+
+def is_sdtt_config(tree: Tree) -> bool:
+    """The training configuration; interpolations such as `${model.length}` stay unresolved strings in it."""
+    model = tree.get("model")
+    return isinstance(model, dict) and "hidden_size" in model and "n_heads" in model
+
+
+def sdtt_settings(tree: Tree) -> Tree:
+    """The settings under our names; the configuration does not give the size of the vocabulary.
+
+    SDTT writes the tokenizer's name in one of two places.
+    """
+    found = _renamed(tree["model"], SDTT_NAMES)
+    if "time_conditioning" in tree:
+        found["time_conditioning"] = tree["time_conditioning"]
+    for part, key in (("data", "tokenizer_name_or_path"), ("tokenizer", "name")):
+        section = tree.get(part)
+        if isinstance(section, dict) and isinstance(section.get(key), str):
+            found["tokenizer"] = section[key]
+    return found
+
+
+def is_mdlm_config(tree: Tree) -> bool:
+    """A flat configuration, told from SDTT's by `hidden_dim` and `model_length` at the top level."""
+    return "hidden_dim" in tree and "model_length" in tree
+
+
+def mdlm_settings(tree: Tree) -> Tree:
+    """The settings under our names; MDLM's vocabulary counts the mask."""
+    found = _renamed(tree, MDLM_NAMES | {"time_conditioning": "time_conditioning"})
+    if type(tree.get("vocab_size")) is int:
+        found["symbols"] = tree["vocab_size"] - 1
+    return found
+
+
+def _renamed(tree: Tree, names: dict[str, str]) -> Tree:
+    names = names | {"cond_dim": "cond_dim", "dropout": "dropout"}
+    return {ours: tree[theirs] for ours, theirs in names.items() if theirs in tree}
+
+
+@dataclass(frozen=True)
+class HubFormat:
+    """`backbone.*` tensors in safetensors beside the training configuration; remote code is never fetched."""
+
+    NAME: str
+    is_config: Callable[[Tree], bool]
+    settings_of: Callable[[Tree], Tree]
+    RECIPE: str = "sdtt-7"
+
+    def detect(self, source: ModelFiles) -> bool:
+        """By the configuration and the names of the tensors."""
+        return source.tree(self.is_config) is not None and source.tensor_file(holds_dit) is not None
+
+    def read(self, source: ModelFiles, options: LoadOptions) -> Bundle:
+        """The teacher; the EMA is not in these files, so there is only one set of weights."""
+        tree, path = source.tree(self.is_config), source.tensor_file(holds_dit)
+        assert tree is not None and path is not None
+        settings = self.settings_of(tree)
+        return bundle(source, path.name, source.tensors(path), settings, options, {"format": self.NAME})
+
+
+SDTT = HubFormat("sdtt", is_sdtt_config, sdtt_settings)
+MDLM = HubFormat("mdlm", is_mdlm_config, mdlm_settings)
+
+
+class SdttStudent:
+    """A Lightning checkpoint: live weights by name, the EMA as a list in the same order."""
+
+    NAME = "sdtt-student"
+    RECIPE = "sdtt-7"
+
+    @staticmethod
+    def is_checkpoint(tree: Tree) -> bool:
+        """A Lightning file whose `state_dict` is a DiT."""
+        state = tree.get("state_dict")
+        return isinstance(state, dict) and holds_dit(state)
+
+    def detect(self, source: ModelFiles) -> bool:
+        """By the checkpoint alone: the training configuration is not stored in it and may be absent."""
+        return source.checkpoint(self.is_checkpoint) is not None
+
+    def read(self, source: ModelFiles, options: LoadOptions) -> Bundle:
+        """The student (or an SDTT training file without λ). Its authors sample from the live weights."""
+        found = source.checkpoint(self.is_checkpoint)
+        assert found is not None
+        path, checkpoint = found
+        tensors = pickles.tensors_of(checkpoint["state_dict"], path.name)
+        weights = options.weights or "live"
+        if weights == "ema":
+            names = [name for name in tensors if not name.endswith(ROTARY_BUFFER)]  # the EMA has no buffers
+            ema = checkpoint.get("ema")
+            tensors |= pickles.averaged(ema.get("shadow_params") if isinstance(ema, dict) else None, names, path)
+        tree = source.tree(is_sdtt_config)
+        settings = {} if tree is None else sdtt_settings(tree)
+        provenance = {"format": self.NAME, "weights": weights}
+        result = bundle(source, path.name, tensors, settings, options, provenance)
+        result.unused |= {key: "training state" for key in checkpoint if key not in ("state_dict", "ema")}
+        result.unused["ema" if weights == "live" else "state_dict"] = f"the {weights} weights were asked for"
+        return result
 
 
 def holds_dit(names: Any) -> bool:
     """Whether names of tensors are those of the DiT, under any prefix."""
-    return has_suffix(names, EMBEDDING) and has_suffix(names, "output_layer.linear.weight")
-
-
-def backbone(tensors: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str], dict[str, str]]:
-    """The network's tensors under our names; a wrapper saved inside another doubles the prefix."""
-    doubled = any(name.startswith("backbone.backbone.") for name in tensors)
-    return strip(tensors, ("backbone.backbone.",) if doubled else ("backbone.",), "outside the network")
+    return has_suffix(names, TOKEN_TABLE) and has_suffix(names, "output_layer.linear.weight")
 
 
 def sizes(tensors: dict[str, Tensor], where: str) -> dict[str, int]:
     """Sizes from the shapes: symbols, width, depth, cond_dim, and the heads if the rotary buffer is there."""
-    table, condition = tensors.get(EMBEDDING), tensors.get("sigma_map.mlp.0.bias")
+    table, condition = tensors.get(TOKEN_TABLE), tensors.get("sigma_map.mlp.0.bias")
     if table is None or table.dim() != 2 or condition is None or condition.dim() != 1 or len(table) < 2:
         raise UserError(f"{where} lacks the token table or the noise embedding of a DiT.", "Fetch it again.")
     depth = len({name.split(".")[1] for name in tensors if name.startswith("blocks.")})
     found = {"symbols": len(table) - 1, "width": table.shape[1], "depth": depth, "cond_dim": len(condition)}
-    buffer = tensors.get(BUFFER)
+    buffer = tensors.get(ROTARY_BUFFER)
     if buffer is not None and buffer.dim() == 1 and len(buffer):
         found["heads"] = max(1, table.shape[1] // (2 * len(buffer)))
     return found
@@ -73,19 +174,19 @@ def bundle(
     tensors: dict[str, Tensor],
     settings: dict[str, Any],
     options: LoadOptions,
-    tokenizer: str | None = None,
-    provenance: dict[str, Any] | None = None,
+    provenance: dict[str, Any],
 ) -> Bundle:
     """The bundle of a DiT; `settings` are the configuration's own values, checked against the weights."""
-    kept, renamed, unused = backbone(tensors)
+    doubled = any(name.startswith("backbone.backbone.") for name in tensors)  # a wrapper saved inside another
+    kept, renamed, unused = strip(tensors, "backbone.backbone." if doubled else "backbone.")
     found = sizes(kept, where)
-    agree(found, {name: value for name, value in settings.items() if name != "length"}, where)
+    agree(found, settings, where)
     heads = options.heads or found.get("heads") or settings.get("heads")
     if type(heads) is not int or heads < 1:
         hint = "Use `di4c convert` with --heads and name what it writes."
         raise UserError(f"{where} does not record its number of attention heads.", hint)
-    codec, folder = text_codec(found["symbols"], tokenizer, options)
-    student = LATENT in kept
+    codec, folder = text_codec(found["symbols"], settings.get("tokenizer"), options)
+    student = LATENT_WEIGHT in kept
     config = ModelConfig(
         kind="student" if student else "teacher",
         name=source.name,
@@ -100,6 +201,6 @@ def bundle(
         process={"type": "masked", "symbols": found["symbols"], "schedule": "linear"},
         latent=LatentConfig(dim=1, inject="token", features="sinusoid") if student else None,
         codec=codec,
-        provenance={**source.origin, **(provenance or {})},
+        provenance={**source.origin, **provenance},
     )
     return Bundle(config, kept, where, renamed, unused, folder)

@@ -18,7 +18,7 @@ from di4c_cli.teacher.reference import find
 
 NAME = "maskgit"
 RECIPE = "maskgit-imagenet256"
-LATENT = "latent_projection.0.weight"
+LATENT_WEIGHT = "latent_projection.0.weight"
 PUBLISHED_WIDTH, PUBLISHED_HEADS = 768, 16
 PUBLISHED_CLASSES = 1000
 DEFAULT_GUIDANCE, DEFAULT_STEPS = 3.0, 8
@@ -44,15 +44,14 @@ def read(source: ModelFiles, options: LoadOptions) -> Bundle:
     assert found is not None
     path, checkpoint = found
     stored = pickles.tensors_of(checkpoint["model_state_dict"], path.name)
-    tensors, renamed, unused = strip(stored, ("module.", ""))
+    tensors, renamed, unused = strip(stored, "module.", "")
     tokenizer = _tokenizer(source, options)
     network = sizes(tensors, options, tokenizer, path.name)
-    if tokenizer is not None:
-        tokenizer = tokenizer.at_length(network["length"])
     unused |= {key: "training state" for key in checkpoint if key != "model_state_dict"}
     if tokenizer is not None:
+        tokenizer = tokenizer.at_length(network["length"])
         unused |= {f"VQGAN {name}": reason for name, reason in tokenizer.unused.items()}
-    student = LATENT in tensors
+    student = LATENT_WEIGHT in tensors
     config = ModelConfig(
         kind="student" if student else "teacher",
         name=source.name,

@@ -11,33 +11,27 @@ from di4c_cli.sampler.config import SamplingConfig
 from di4c_cli.teacher import pickles
 from di4c_cli.teacher.architectures import network_settings, process_settings
 from di4c_cli.teacher.bundle import Bundle, LoadOptions, require, strip
-from di4c_cli.teacher.model_files import ModelFiles
+from di4c_cli.teacher.model_files import ModelFiles, has_suffix
 
 NAME = "tauldr"
 RECIPE = "tauldr-cifar10"
-LATENT = "tlam_mix.weight"
-EMA = "ema_shadow_params"
+LATENT_WEIGHT = "tlam_mix.weight"
+EMA_KEY = "ema_shadow_params"
 DEFAULT_STEPS = 10
-SWITCHES = {"skip_rescale": True, "fix_logistic": False, "low_t_logit_adjust": False}
+REQUIRED_SWITCHES = {"skip_rescale": True, "fix_logistic": False, "low_t_logit_adjust": False}
 """Switches of the published code and the values that our network implements."""
 
 
 def is_checkpoint(tree: dict[str, Any]) -> bool:
     """`model` with the U-Net's first convolution under `net.` or `net.module.`."""
     model = tree.get("model")
-    if not isinstance(model, dict):
-        return False
-    return any(isinstance(name, str) and _bare(name) == "input_conv.weight" for name in model)
+    return isinstance(model, dict) and has_suffix(model, "input_conv.weight")
 
 
 def is_config(tree: dict[str, Any]) -> bool:
     """The training configuration, as saved beside the checkpoints."""
     model, data = tree.get("model"), tree.get("data")
     return isinstance(model, dict) and isinstance(data, dict) and "ch_mult" in model and "S" in data
-
-
-def _bare(name: str) -> str:
-    return name.removeprefix("net.").removeprefix("module.")
 
 
 def detect(source: ModelFiles) -> bool:
@@ -53,18 +47,18 @@ def read(source: ModelFiles, options: LoadOptions) -> Bundle:
     stored = checkpoint["model"]
     live = pickles.tensors_of(stored, path.name)
     weights = options.weights or "ema"
-    chosen = pickles.averaged(stored.get(EMA), list(live), path) if weights == "ema" else live
-    tensors, renamed, unused = strip(chosen, ("net.module.", "net."))
+    chosen = pickles.averaged(stored.get(EMA_KEY), list(live), path) if weights == "ema" else live
+    tensors, renamed, unused = strip(chosen, "net.module.", "net.")
     tree = source.tree(is_config)
     network, process = settings_of(tree)
     unused |= {key: "training state" for key in checkpoint if key != "model"}
     unused |= {str(key): "EMA state" for key in stored if key not in live}
     if weights == "live":
-        unused[EMA] = "the live weights were asked for"
+        unused[EMA_KEY] = "the live weights were asked for"
     else:
-        unused.pop(EMA)
+        unused.pop(EMA_KEY)
     latent = None
-    if LATENT in tensors:
+    if LATENT_WEIGHT in tensors:
         latent = LatentConfig(inject="film", features="sinusoid", dim=_latent_dim(tree))
     config = ModelConfig(
         kind="student" if latent else "teacher",
@@ -92,7 +86,7 @@ def settings_of(tree: dict[str, Any] | None) -> tuple[dict[str, Any], dict[str, 
         process = process_settings("tauldr-unet", rate_sigma=6.0, q_sigma=512.0, time_exponential=100.0, time_base=3.0)
         return network_settings("tauldr-unet", time_scale=1000.0, dropout=0.1), process
     where = "The tauLDR model"
-    for name, expected in SWITCHES.items():
+    for name, expected in REQUIRED_SWITCHES.items():
         if tree["model"].get(name, expected) != expected:
             raise UserError(f"{where} has another {name} than the published one.", "Use another model.")
     symbols = require(tree, "data.S", int, where)

@@ -15,9 +15,10 @@ from di4c_cli.teacher import pickles
 from di4c_cli.teacher.bundle import require
 from di4c_cli.teacher.model_files import ModelFiles, has_suffix
 
-FILE = "vqgan.safetensors"
-PUBLISHED: dict[str, Any] = {"channels": 128, "multipliers": [1, 1, 2, 2, 4], "blocks": 2, "z_channels": 256}
-PUBLISHED |= {"embed_dim": 256, "codes": 1024, "resolution": 256, "attention_resolutions": [16]}
+VQGAN_FILE = "vqgan.safetensors"
+PUBLISHED_SETTINGS: dict[str, Any] = {"channels": 128, "multipliers": [1, 1, 2, 2, 4], "blocks": 2, "z_channels": 256}
+PUBLISHED_SETTINGS |= {"embed_dim": 256, "codes": 1024, "resolution": 256, "attention_resolutions": [16]}
+PUBLISHED_SETTINGS |= {"in_channels": 3, "out_channels": 3}
 
 
 @dataclass
@@ -31,7 +32,7 @@ class ImageTokenizer:
     @property
     def codec(self) -> dict[str, Any]:
         """Its entry in config.json."""
-        return {"type": "vq", "file": FILE, "vqgan": self.settings}
+        return {"type": "vq", "file": VQGAN_FILE, "vqgan": self.settings}
 
     def at_length(self, length: int) -> ImageTokenizer:
         """The same tokenizer for images of `length` codes: MaskGIT uses one VQGAN at 256 and at 512 pixels.
@@ -78,7 +79,7 @@ def read(source: ModelFiles) -> ImageTokenizer:
     stored = pickles.tensors_of(checkpoint["state_dict"], path.name)
     tensors = {name: tensor for name, tensor in stored.items() if not name.startswith("loss.")}
     tree = source.tree(is_config)
-    settings = dict(PUBLISHED) if tree is None else settings_of(tree)
+    settings = dict(PUBLISHED_SETTINGS) if tree is None else settings_of(tree)
     unused = {name: "loss of the tokenizer's own training" for name in stored if name not in tensors}
     return _checked(settings, tensors, unused, path.name)
 
@@ -112,8 +113,7 @@ def _converted(source: ModelFiles) -> ImageTokenizer | None:
 def _checked(
     settings: dict[str, Any], tensors: dict[str, Tensor], unused: dict[str, str], where: str
 ) -> ImageTokenizer:
-    """Complete settings, and tensors that are exactly those the settings ask for."""
+    """The tokenizer, if the tensors are exactly those that the settings ask for."""
     network = build_vqgan_on_meta(settings)
     LoadReport.compare(network.state_dict(), tensors, unused=unused).check(where)
-    full = {key: value for key, value in network.config.items() if key != "type"}
-    return ImageTokenizer(full, {name: tensor.float().contiguous() for name, tensor in tensors.items()}, unused)
+    return ImageTokenizer(settings, {name: tensor.float().contiguous() for name, tensor in tensors.items()}, unused)
