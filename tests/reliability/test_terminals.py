@@ -42,8 +42,9 @@ def test_show_table_becomes_a_list_in_a_narrow_terminal(columns: int, monkeypatc
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setenv("TERM", "xterm")
     stream = Screen()
+    monkeypatch.setattr("sys.stdout", stream)
     header = ["Experiment", "side", "batch", "p50 (s)", "p95 (s)", "samples/s", "peak MB"]
-    show_table("All sides", header, [["CIFAR-10", "teacher", "50", "1.2345", "2.3456", "12.5", ""]], stream)
+    show_table("All sides", header, [["CIFAR-10", "teacher", "50", "1.2345", "2.3456", "12.5", ""]])
     lines = plain(stream.getvalue())
     assert max(map(cell_len, lines)) <= columns
     assert ("Experiment: CIFAR-10" in lines) == (columns == 40)
