@@ -29,14 +29,17 @@ def smooth(values: Sequence[float | None], points: int = CURVE_POINTS) -> tuple[
     return x, y
 
 
-def panels(metrics: Sequence[str]) -> dict[str, list[str]]:
-    """The metrics of each panel; a metric that a run does not have is not drawn."""
+def panels(rows: list[MetricsRow], metrics: Sequence[str]) -> dict[str, list[str]]:
+    """The metrics of each panel that the run has; a panel without any is left out."""
     correlations = ["correlation_data", "correlation_consis"]
-    return {
+    wanted = {
         "loss and its terms": [name for name in metrics if name not in correlations],
         "correlation captured (nats)": correlations,
         "gradient norm": ["grad_norm"],
     }
+    there = {name for row in rows for name, value in row.items() if value is not None}
+    found = {title: [name for name in names if name in there] for title, names in wanted.items()}
+    return {title: names for title, names in found.items() if names}
 
 
 def draw_curves(rows: list[MetricsRow], path: Path, metrics: Sequence[str]) -> None:
@@ -45,20 +48,19 @@ def draw_curves(rows: list[MetricsRow], path: Path, metrics: Sequence[str]) -> N
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8, 9), layout="constrained")
+    shown = panels(rows, metrics)
+    figure = Figure(figsize=(8, 3 * len(shown)), layout="constrained")
     FigureCanvasAgg(figure)
     round_ends = [i for i in range(1, len(rows)) if rows[i]["round"] != rows[i - 1]["round"]]
-    for axes, (title, names) in zip(figure.subplots(3, 1, sharex=True), panels(metrics).items(), strict=True):
+    grid = figure.subplots(len(shown), 1, sharex=True, squeeze=False)[:, 0]
+    for axes, (title, names) in zip(grid, shown.items(), strict=True):
         for name in names:
-            values = [row.get(name) for row in rows]
-            if any(value is not None for value in values):
-                x, y = smooth(values)
-                axes.plot([place * len(rows) for place in x], y, label=name, linewidth=1.2)
+            x, y = smooth([row.get(name) for row in rows])
+            axes.plot([place * len(rows) for place in x], y, label=name, linewidth=1.2)
         for place in round_ends:
             axes.axvline(place, color="grey", linewidth=0.8, linestyle=":")
         axes.set_title(title, loc="left", fontsize=10)
-        if axes.get_legend_handles_labels()[0]:
-            axes.legend(fontsize=8, frameon=False)
+        axes.legend(fontsize=8, frameon=False)
         axes.grid(alpha=0.2)
     axes.set_xlabel("iteration (all rounds; dotted: a new round)")
     buffer = io.BytesIO()

@@ -24,4 +24,4 @@ def test_draw_curves_writes_a_picture_of_two_rounds(tmp_path: Path) -> None:
     ]
     draw_curves(rows, tmp_path / "curves.png", ("loss", "corr"))
     with Image.open(tmp_path / "curves.png") as picture:
-        assert picture.size == (880, 990)
+        assert picture.size == (880, 660), "loss and gradient norm; no correlation was recorded"
