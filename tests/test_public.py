@@ -32,12 +32,12 @@ def everything() -> list[tuple[str, ast.AST, bool]]:
     return [item for where, tree in trees() for item in public(tree, where)]
 
 
-def test_every_module_says_what_it_is() -> None:
+def test_modules_all_have_a_docstring() -> None:
     silent = [where for where, tree in trees() if tree.body and not ast.get_docstring(tree)]
     assert silent == []
 
 
-def test_every_public_name_is_documented() -> None:
+def test_public_names_are_all_documented() -> None:
     """A method may leave it to the interface it implements; one that is a single line speaks for itself."""
     found = everything()
     described = {
@@ -55,7 +55,7 @@ def test_every_public_name_is_documented() -> None:
     assert set(missing) <= LEFT
 
 
-def test_every_public_function_is_typed() -> None:
+def test_public_functions_are_all_typed() -> None:
     untyped = []
     for name, node, method in everything():
         if not isinstance(node, Function):

@@ -14,7 +14,7 @@ from di4c_cli.recipe import Recipe
 
 
 @pytest.mark.parametrize("name", recipe_file.names())
-def test_every_shipped_recipe_is_valid_and_documented(name: str) -> None:
+def test_shipped_recipes_are_all_valid_and_documented(name: str) -> None:
     kind = recipe_file.kind_of(name)
     text = recipe_file.find(name).read_text(encoding="utf-8")
     assert text.startswith("# di4c "), "the header starts with the command that runs it"

@@ -48,7 +48,7 @@ def draw_curves(rows: list[MetricsRow], path: Path, metrics: Sequence[str]) -> N
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    shown = panels(rows, metrics)
+    shown = panels(rows, metrics) or {"no finite metric": []}
     figure = Figure(figsize=(8, 3 * len(shown)), layout="constrained")
     FigureCanvasAgg(figure)
     round_ends = [i for i in range(1, len(rows)) if rows[i]["round"] != rows[i - 1]["round"]]
@@ -60,7 +60,8 @@ def draw_curves(rows: list[MetricsRow], path: Path, metrics: Sequence[str]) -> N
         for place in round_ends:
             axes.axvline(place, color="grey", linewidth=0.8, linestyle=":")
         axes.set_title(title, loc="left", fontsize=10)
-        axes.legend(fontsize=8, frameon=False)
+        if names:
+            axes.legend(fontsize=8, frameon=False)
         axes.grid(alpha=0.2)
     axes.set_xlabel("iteration (all rounds; dotted: a new round)")
     buffer = io.BytesIO()

@@ -42,7 +42,7 @@ def test_ctrl_c_finishes_the_step_and_says_how_to_go_on(teacher: Path, tmp_path:
 
 
 @pytest.mark.slow
-def test_a_second_ctrl_c_leaves_at_once(teacher: Path, tmp_path: Path) -> None:
+def test_run_ends_at_once_after_a_second_ctrl_c(teacher: Path, tmp_path: Path) -> None:
     slow = ("--batch", "128", "--latents", "16", "--set", "training.checkpoint_every=1")
     with started([*arguments(teacher, tmp_path / "run", iterations=500), *slow]) as process:
         wait_for_steps(tmp_path / "run", 2)
@@ -71,7 +71,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.slow
-def test_a_full_disk_ends_in_one_sentence_and_nothing_is_lost(teacher: Path, small_disk: Path) -> None:
+def test_run_on_a_full_disk_ends_in_one_sentence_and_loses_nothing(teacher: Path, small_disk: Path) -> None:
     out = small_disk / "run"
     args = arguments(teacher, out, "--set", "training.keep=50", "--set", "training.checkpoint_every=2", iterations=40)
     code, said = run(args)
@@ -103,7 +103,9 @@ def break_loss(monkeypatch: pytest.MonkeyPatch, steps: set[int], size: int = 4) 
 
 
 @pytest.mark.slow
-def test_a_bad_step_is_skipped_and_counted(teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_loop_skips_and_counts_a_bad_step(
+    teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     break_loss(monkeypatch, {2, 5})
     distill(small_recipe(teacher), tmp_path / "run", RunOptions())
     rows = read_rows(tmp_path / "run" / "metrics.jsonl")
@@ -112,7 +114,7 @@ def test_a_bad_step_is_skipped_and_counted(teacher: Path, tmp_path: Path, monkey
     assert all(bool(torch.isfinite(value).all()) for value in weights(tmp_path / "run").values())
 
 
-def test_many_bad_steps_in_a_row_stop_the_run_with_a_diagnosis(
+def test_training_loop_stops_after_many_bad_steps_with_a_diagnosis(
     teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     break_loss(monkeypatch, set(range(5, 100)))
@@ -125,7 +127,7 @@ def test_many_bad_steps_in_a_row_stop_the_run_with_a_diagnosis(
 
 
 @pytest.mark.slow
-def test_a_damaged_checkpoint_is_named(teacher: Path, tmp_path: Path) -> None:
+def test_resume_names_a_damaged_checkpoint(teacher: Path, tmp_path: Path) -> None:
     recipe, out = small_recipe(teacher), tmp_path / "run"
     distill(recipe, out, RunOptions())
     shutil.rmtree(out / "student"), shutil.rmtree(out / "round-1" / "student")
@@ -148,7 +150,7 @@ def test_a_damaged_checkpoint_is_named(teacher: Path, tmp_path: Path) -> None:
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_what_the_machine_refuses_is_no_damage(
+def test_resume_does_not_call_a_refused_read_damage(
     teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     recipe, out = small_recipe(teacher), tmp_path / "run"

@@ -20,7 +20,7 @@ def test_processes_share_a_step_without_overlap(processes: int, passes: int, mic
     assert (plan.passes, plan.micro) == (passes, micro)
 
 
-def test_without_a_micro_batch_a_process_takes_its_share_at_once() -> None:
+def test_batch_plan_without_micro_batch_takes_the_share_at_once() -> None:
     assert (make_batch_plan(12, None, 3).passes, make_batch_plan(12, None, 3).micro) == (1, 4)
     assert make_batch_plan(4, 100, 1).micro == 4
 

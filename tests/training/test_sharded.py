@@ -16,7 +16,7 @@ from tests.helpers.small_run import weights
 
 
 @pytest.mark.slow
-def test_a_sharded_run_equals_a_plain_one_and_can_be_resumed(teacher: Path, tmp_path: Path) -> None:
+def test_sharded_run_equals_a_plain_one_and_resumes(teacher: Path, tmp_path: Path) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
     float64_run.main(str(teacher), str(one), "6")
     command = [sys.executable, "-m", sharded_run.__name__, str(teacher), str(two), "6"]
