@@ -42,7 +42,7 @@ def test_entrants_include_a_local_teacher(tmp_path: Path, monkeypatch: pytest.Mo
     for number, ref in enumerate(("models/teacher", str(tmp_path / "models/teacher/model.safetensors"))):
         run = run_of(tmp_path, ref, f"run-{number}")
         found = load_models(str(run / "student"), None)
-        assert [(entrant.row, entrant.ref) for entrant in found] == [
+        assert [(model.row, model.ref) for model in found] == [
             ("teacher", ref),
             ("student", str(run / "student")),
         ]
