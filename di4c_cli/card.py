@@ -12,7 +12,7 @@ from di4c_cli import __version__
 from di4c_cli.config import ModelConfig
 from di4c_cli.hub import is_id
 from di4c_cli.latent.config import LatentConfig
-from di4c_cli.methods import METHODS
+from di4c_cli.methods import DEFAULT_METHOD, METHODS
 
 IMAGE_GENERATION = "unconditional-image-generation"
 PIPELINE_TAGS = {"text": "text-generation", "pixels": IMAGE_GENERATION, "vq": IMAGE_GENERATION}
@@ -137,7 +137,7 @@ def _training(config: ModelConfig) -> str:
     name = method.get("name") if isinstance(method, dict) else None
     if name is None and isinstance(recipe, dict) and isinstance(recipe.get("objective"), dict):
         name = "variational" if recipe["objective"].get("posterior") else "di4c"  # a recipe of version 0.1
-    return METHODS[name].card if isinstance(name, str) and name in METHODS else METHODS["di4c"].card
+    return METHODS[name].card if isinstance(name, str) and name in METHODS else METHODS[DEFAULT_METHOD].card
 
 
 def _root(config: ModelConfig) -> dict[str, Any]:

@@ -27,10 +27,12 @@ RENAMED_KEYS = {
     "objective.posterior.width": "method.encoder_width",
     "objective.posterior.draws": "method.iwae_samples",
     "objective.posterior.floor": "method.kl_weight.start",
-    "objective.posterior.rise": "method.kl_weight.rise_from and method.kl_weight.rise_until",
+    "objective.posterior.rise": "method.kl_weight.anneal_from and method.kl_weight.anneal_until",
     "objective.posterior": "method with name: variational",
     "objective.reference": "data: teacher",
     "objective": "method",
+    "world": "task",
+    "vqgan": "an argument of tools/make_task_assets.py",
     **{f"latent.{old}": f"latent.{new}" for old, new in latent_config.RENAMED_KEYS.items()},
     **{f"sampling.{old}": f"sampling.{new}" for old, new in sampling_config.RENAMED_KEYS.items()},
     **{f"training.{old}": f"training.{new}" for old, new in training_config.RENAMED_KEYS.items()},
@@ -149,11 +151,12 @@ def _parse(model: type[AnyRecipe], path: Path, overrides: Mapping[str, Any]) -> 
     tree = _load(path)
     check_renamed_keys(dotted_keys(tree), f"The recipe {path.name}")
     check_renamed_keys(overrides, "The command line")
-    if model is Recipe and isinstance(tree.setdefault("method", {}), dict):
-        tree["method"].setdefault("name", DEFAULT_METHOD)
+    if model is Recipe:
         _check_method_name(tree, overrides.get("method.name"))
     for dotted, value in overrides.items():
         assign(tree, dotted, value, model)
+    if model is Recipe and isinstance(tree.setdefault("method", {}), dict):
+        tree["method"].setdefault("name", DEFAULT_METHOD)
     return validate(model, tree, str(path.name))
 
 

@@ -42,10 +42,7 @@ def test_entrants_include_a_local_teacher(tmp_path: Path, monkeypatch: pytest.Mo
     for number, ref in enumerate(("models/teacher", str(tmp_path / "models/teacher/model.safetensors"))):
         run = run_of(tmp_path, ref, f"run-{number}")
         found = load_models(str(run / "student"), None)
-        assert [(model.row, model.ref) for model in found] == [
-            ("teacher", ref),
-            ("student", str(run / "student")),
-        ]
+        assert [(model.row, model.ref) for model in found] == [("teacher", ref), ("student", str(run / "student"))]
     second = run_of(tmp_path, "run-0", "again")
     assert di4c_cli.load(str(second)).teacher.config.kind == "student"
     assert bench_latency._models(str(second), None, "cpu")[0].config.kind == "student"

@@ -73,7 +73,7 @@ def test_read_names_the_mistake_in_a_di4c_recipe(key: str, value: object, words:
         ("latent.features", "sinusoid", ["variational method needs", "latent.features: raw"]),
         ("method.encoder_widht", 3, ["method.encoder_widht", "'encoder_width'"]),
         ("method.latents", 4, ["method.latents", "method has no 'latents'"]),
-        ("method.kl_weight", {"rise_from": 0.6, "rise_until": 0.5}, ["method.kl_weight", "above rise_until"]),
+        ("method.kl_weight", {"anneal_from": 0.6, "anneal_until": 0.5}, ["method.kl_weight", "above anneal_until"]),
         ("method.kl_weight.start", 2, ["method.kl_weight.start", "less than or equal to 1"]),
         ("method.iwae_samples", 0, ["method.iwae_samples", "greater than or equal to 1"]),
         ("method.name", "di4c", ["method.name=di4c", "Use --method di4c"]),
@@ -142,8 +142,8 @@ OLD_KEYS = [
     ("objective.posterior.width", 64, ["objective.posterior.width is now method.encoder_width"]),
     ("objective.posterior.draws", 4, ["objective.posterior.draws is now method.iwae_samples"]),
     ("objective.posterior.floor", 0.1, ["objective.posterior.floor is now method.kl_weight.start"]),
-    ("objective.posterior.rise.low", 0.1, ["objective.posterior.rise is now method.kl_weight.rise_from"]),
-    ("objective.posterior.rise.high", 0.9, ["and method.kl_weight.rise_until"]),
+    ("objective.posterior.rise.low", 0.1, ["objective.posterior.rise is now method.kl_weight.anneal_from"]),
+    ("objective.posterior.rise.high", 0.9, ["and method.kl_weight.anneal_until"]),
     ("objective.posterior.rise", {"low": 0.1}, ["objective.posterior.rise is now method.kl_weight"]),
     ("objective.reference", "teacher", ["objective.reference is now data"]),
     ("latent.law", 64, ["latent.law is now latent.prior=learned with latent.prior_width"]),
@@ -232,3 +232,10 @@ def test_method_section_without_a_name_is_di4c(tmp_path: Path) -> None:
     path.write_text(head + "method: 3\n")
     with pytest.raises(UserError, match=r"'method'"):
         recipe_file.read(str(path))
+
+
+def test_pretrain_recipe_with_old_keys_names_the_new_ones(tmp_path: Path) -> None:
+    text = (recipe_file.folder() / "pretrain" / "tiny-text.yaml").read_text(encoding="utf-8")
+    (tmp_path / "old.yaml").write_text(text.replace("task: tiny-text", "world: tiny-text"), encoding="utf-8")
+    with pytest.raises(UserError, match="world is now task"):
+        recipe_file.read_pretrain(str(tmp_path / "old.yaml"))

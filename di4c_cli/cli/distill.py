@@ -12,6 +12,7 @@ from di4c_cli import embedded, recipe_file
 from di4c_cli.cli.console import command_line, emit_json, say
 from di4c_cli.cli.live import LiveTable, duration
 from di4c_cli.errors import UserError
+from di4c_cli.methods import METHODS
 from di4c_cli.teacher import recipe_for
 from di4c_cli.teacher.registry import known
 from di4c_cli.training.launch import launch, launch_with_accelerate, launched
@@ -27,7 +28,7 @@ def distill(
         str | None, typer.Option("--teacher", "-t", help="Name, Hub id, folder or file; see `di4c teachers`.")
     ] = None,
     recipe: Annotated[str | None, typer.Option("--recipe", "-r", help="Name or YAML file; see `di4c recipes`.")] = None,
-    method: Annotated[str | None, typer.Option(help="Training method: `di4c` (the paper's) or `variational`.")] = None,
+    method: Annotated[str | None, typer.Option(help=f"Training method: {', '.join(METHODS)}.")] = None,
     rounds: Annotated[int | None, typer.Option(help="Rounds; each student teaches the next.")] = None,
     iterations: Annotated[int | None, typer.Option(help="Training steps a round.")] = None,
     data: Annotated[str | None, typer.Option(help="Path, Hub dataset id, `embedded` or `teacher` (no data).")] = None,
@@ -103,9 +104,9 @@ def resolve(recipe: str | None, method: str | None, flags: dict[str, Any], setti
 
 
 def _check_latents_flag(name: str) -> None:
-    """--latents is a key of the method di4c."""
+    """--latents sets a key that not every method has."""
     method = recipe_file.method_name(recipe_file.raw(name))
-    if method != "di4c":
+    if method in METHODS and "latents" not in METHODS[method].model_fields:
         raise UserError(
             f"--latents belongs to the method di4c, and the recipe {name} uses {method}.",
             "Leave it out, or add --method di4c.",

@@ -17,7 +17,6 @@ REFRESH_SECONDS = 2.0
 SHOWN_LINES = 8
 FULL_WIDTH = 80
 """Columns of a terminal in which the whole table fits."""
-NARROW_COLUMNS = ("step", "left", "loss", "correlation", "kl")
 SMOOTHING_DECAY = 0.9
 
 
@@ -73,7 +72,8 @@ class LiveTable:
         """The last lines; a narrow terminal gets only the most important columns."""
         metrics = [name.removesuffix("_data") for name in self._metrics]
         names = ["step", "rate", "left", *metrics, "memory"]
-        kept = [i for i, name in enumerate(names) if width >= FULL_WIDTH or name in NARROW_COLUMNS]
+        narrow = {"step", "left", *(name.removesuffix("_data") for name in self.recipe.method.narrow_metrics)}
+        kept = [i for i, name in enumerate(names) if width >= FULL_WIDTH or name in narrow]
         table = Table(box=None, pad_edge=False, collapse_padding=True)
         for i in kept:
             table.add_column(names[i], justify="right")

@@ -80,5 +80,5 @@ def check_rows(
         bad = (label < -1) | (label >= labels)
         if bool(bad.any()):
             row = int(bad.nonzero()[0])
-            problem = f"{items.name(index[row])}: label {int(label[row])} is none of the teacher's {labels}."
+            problem = f"{items.name(index[row])}: label {int(label[row])} is not below the teacher's {labels} classes."
             raise UserError(problem, "Name data with the teacher's classes.")

@@ -15,9 +15,9 @@ class EvaluationDefaults(Section):
     """What `di4c eval` does with a run of this recipe when no flag says otherwise."""
 
     steps: list[Annotated[int, Field(ge=1)]] | None = Field(
-        None, min_length=1, description="sampling steps to compare; none: as for every model of its kind"
+        None, min_length=1, description="sampling steps to compare; none: the steps of its toy task or 1, 2, 4, 8"
     )
-    samples: int | None = Field(None, ge=2, description="samples for each of them; none: likewise")
+    samples: int | None = Field(None, ge=2, description="samples for each of them; none: as in its toy task, or 1000")
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from di4c_cli.noise import sample_seeds
 
 SYMBOL_WIDTH, LOCAL_SYMBOL_WIDTH = 16, 64
 """Embedding width of a symbol, for one vector λ and for λ at every position."""
-LOCAL_REACH = 3
+ENCODER_REACH = 3
 """Neighbours on each side in the receptive field of one layer of a local encoder."""
 MAX_LOG_VARIANCE = 5.0
 """Bound of |log variance|; without it the variance may diverge in the first steps."""
@@ -25,8 +25,8 @@ class LocalEncoderNet(nn.Module):
     def __init__(self, length: int, inputs: int, width: int, outputs: int) -> None:
         super().__init__()
         self.place = nn.Parameter(0.1 * torch.randn(length, inputs))
-        self.first = nn.Conv1d(inputs, width, 2 * LOCAL_REACH + 1, padding=LOCAL_REACH)
-        self.second = nn.Conv1d(width, width, 2 * LOCAL_REACH + 1, padding=LOCAL_REACH)
+        self.first = nn.Conv1d(inputs, width, 2 * ENCODER_REACH + 1, padding=ENCODER_REACH)
+        self.second = nn.Conv1d(width, width, 2 * ENCODER_REACH + 1, padding=ENCODER_REACH)
         self.last = nn.Linear(width, outputs)
 
     def forward(self, embedded: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from di4c_cli.noise import Noise
 from di4c_cli.numerics import precise, reset_linear, tiled, without_autocast
 
-LOCAL_REACH = 2
+PRIOR_REACH = 2
 """Neighbours on each side in the receptive field of one layer, where every position has its own numbers."""
 HIDDEN_LAYERS = 2
 SYMBOL_WIDTH = 16
@@ -78,7 +78,7 @@ class LearnedPrior(nn.Module):
 
     def __init__(self, width: int, dim: int, places: int, states: int, length: int, labels: int | None = None) -> None:
         super().__init__()
-        reach = LOCAL_REACH if places > 1 else 0
+        reach = PRIOR_REACH if places > 1 else 0
         self.dim, self.places, self.labels, self.length = dim, places, labels, length
         self.first = nn.Conv1d(dim, width, 2 * reach + 1, padding=reach)
         self.place = nn.Parameter(torch.empty(places, width))

@@ -22,7 +22,7 @@ METHODS: dict[str, type[MethodConfig]] = {
 }
 """Configs by method name."""
 DEFAULT_METHOD = "di4c"
-"""The method of a recipe without a section `method`."""
+"""The method of a recipe without a section `method`; `Recipe.method` has the same default."""
 
 
 def implementation(config: MethodConfig) -> type[Method]:

@@ -19,6 +19,8 @@ class MethodConfig(Section):
     """`module:Class` of the `Method`, imported when training begins."""
     live_metrics: ClassVar[tuple[str, ...]]
     """Metrics of the live table and of the summary after training, most important first."""
+    narrow_metrics: ClassVar[tuple[str, ...]] = ("loss",)
+    """The live metrics that a narrow terminal shows."""
     needs_teacher: ClassVar[bool] = True
     """Whether the loss calls the teacher; otherwise no copy of it is on the device."""
     pool_without_data: ClassVar[bool] = False

@@ -22,9 +22,10 @@ from torch import Tensor
 from di4c_cli.denoiser import Denoiser, Prediction
 from di4c_cli.errors import UserError
 from di4c_cli.methods.base import Loss, Method, MethodSetup, flat_latents, repeat, repeat_label
+from di4c_cli.methods.di4c_checks import mixture_warnings
 from di4c_cli.methods.di4c_config import Di4CConfig
 from di4c_cli.methods.di4c_times import alpha_at, sample_times
-from di4c_cli.methods.diagnostics import CollapseDetector, mixture_warnings
+from di4c_cli.methods.diagnostics import CollapseDetector
 from di4c_cli.methods.kernels import LossInputs, TermWeights, evaluate
 from di4c_cli.methods.kernels.accumulators import TERMS
 from di4c_cli.methods.noised_batch import NoisedBatch, TrainingSamples, corrupt_data, teacher_trajectory

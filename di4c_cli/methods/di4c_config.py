@@ -54,6 +54,8 @@ class Di4CConfig(MethodConfig):
     card: ClassVar[str] = "the method of *Distillation of Discrete Diffusion through Dimensional Correlations* (Di4C)"
     live_metrics: ClassVar[tuple[str, ...]] = ("loss", "distil", "consis", "corr", "marginal", "correlation_data")
 
+    narrow_metrics: ClassVar[tuple[str, ...]] = ("loss", "correlation_data")
+
     name: Literal["di4c"] = Field("di4c", description="the training method")
     latents: int = Field(16, ge=1, description="L, λ draws per sample (M = N = L)")
     stratified: bool = Field(

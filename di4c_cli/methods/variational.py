@@ -28,7 +28,7 @@ from di4c_cli.draw import finest
 from di4c_cli.errors import UserError
 from di4c_cli.latent.encoder import Encoder, kl_to_standard_normal
 from di4c_cli.methods.base import Loss, Method, MethodSetup, repeat, repeat_label
-from di4c_cli.methods.diagnostics import CollapseDetector, kl_warnings
+from di4c_cli.methods.diagnostics import MIN_NATS, CollapseDetector, RunningMeans
 from di4c_cli.methods.kernels import negative_log_likelihood
 from di4c_cli.methods.noised_batch import TrainingSamples, corrupt_data
 from di4c_cli.methods.times import sample_time
@@ -41,11 +41,11 @@ PRIOR_SAMPLES, LOCAL_PRIOR_SAMPLES = 16, 4
 
 
 def kl_weight(config: KLWeightConfig, progress: float) -> float:
-    """β: `start` at first, then a line from 0 at `rise_from` to 1 at `rise_until` where it exceeds `start`."""
-    low, high = config.rise_from, config.rise_until
+    """β: `start` at first, then a line from 0 at `anneal_from` to 1 at `anneal_until` where it exceeds `start`."""
+    low, high = config.anneal_from, config.anneal_until
     if progress >= high:
         return 1.0
-    share = (progress - low) / max(high - low, 1e-9)  # rise_from = rise_until is a jump
+    share = (progress - low) / max(high - low, 1e-9)  # anneal_from = anneal_until is a jump
     return min(1.0, max(config.start, share))
 
 
@@ -157,3 +157,19 @@ class Variational(Method):
         draw = noise.normal("law", count, 2, mean.shape[1]).to(mean)
         lam = mean[:, None] + (0.5 * log_variance[:, None]).exp() * draw[:, :, 0]
         return prior.flow_matching_loss(lam, draw[:, :, 1], x_t, t, label)
+
+
+def kl_warnings(figures: RunningMeans) -> tuple[str, str] | None:
+    """The check of the variational method: posterior collapse."""
+    kl = figures.mean.get("kl")
+    return ("posterior collapse", posterior_collapse(kl)) if kl is not None and kl < MIN_NATS else None
+
+
+def posterior_collapse(kl: float) -> str:
+    """q(λ|x0, x_t) equals the prior."""
+    return (
+        f"The posterior has collapsed: KL(q ‖ p) is {kl:.1e} nats, so λ carries no information about a sample and "
+        "the student is a product model like its teacher. Keep the KL weight low for longer "
+        "(--set method.kl_weight.start=0.02, a later method.kl_weight.anneal_from), inject λ at every position "
+        "(--set latent.inject=field), or start it further from zero (--set latent.init=0.3)."
+    )

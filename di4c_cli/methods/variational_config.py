@@ -17,13 +17,13 @@ class KLWeightConfig(Section):
     """KL annealing: β is the maximum of `start` and a line from 0 to 1 between two shares of the training."""
 
     start: float = Field(0.05, ge=0, le=1, description="β at the start of a round")
-    rise_from: float = Field(0.25, ge=0, le=1, description="share of the training at which the line starts")
-    rise_until: float = Field(0.6, ge=0, le=1, description="share of the training at which β reaches 1")
+    anneal_from: float = Field(0.25, ge=0, le=1, description="share of the training at which the line starts")
+    anneal_until: float = Field(0.6, ge=0, le=1, description="share of the training at which β reaches 1")
 
     @model_validator(mode="after")
     def _ordered(self) -> KLWeightConfig:
-        if self.rise_from > self.rise_until:
-            raise ValueError(f"rise_from {self.rise_from} is above rise_until {self.rise_until}")
+        if self.anneal_from > self.anneal_until:
+            raise ValueError(f"anneal_from {self.anneal_from} is above anneal_until {self.anneal_until}")
         return self
 
 
@@ -32,6 +32,7 @@ class VariationalConfig(MethodConfig):
 
     implementation: ClassVar[str] = "di4c_cli.methods.variational:Variational"
     live_metrics: ClassVar[tuple[str, ...]] = ("loss", "reconstruction", "kl", "prior_loss")
+    narrow_metrics: ClassVar[tuple[str, ...]] = ("loss", "kl")
     needs_teacher: ClassVar[bool] = False
     pool_without_data: ClassVar[bool] = True
     card: ClassVar[str] = "a variational bound on the mixture: an encoder of λ, KL annealing and a learned prior of λ"

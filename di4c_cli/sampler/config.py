@@ -24,7 +24,7 @@ class HandoffConfig(BaseModel):
     time: float | None = Field(None, gt=0, lt=1, description="time that the first step goes down to; none: the grid's")
     shrink: float = Field(0.0, ge=0, le=1, description="in N steps the first one covers (2/N)^shrink of that distance")
     max_steps: int | None = Field(
-        None, ge=1, description="with more steps than this the teacher makes all of them; none: never"
+        None, ge=1, description="with more steps than this the teacher makes all of them; none: no limit"
     )
     max_steps_labelled: int | None = Field(
         None, ge=0, description="`max_steps` for samples with a label; none: the same as without a label"

@@ -56,8 +56,7 @@ def check_ranges(values: Mapping[str, Any]) -> None:
     steps = given.get("steps")
     if steps is not None and given.get("hybrid", 0) > steps:
         raise UserError(
-            f"--hybrid {given['hybrid']} asks for more teacher steps than the {steps} there are.",
-            f"Use --hybrid 0 to {steps}.",
+            f"--hybrid {given['hybrid']} exceeds the {steps} sampling steps.", f"Use --hybrid 0 to {steps}."
         )
     if "handoff_time" in given and given.get("sampler") == "confidence":
         raise UserError("The confidence sampler has its own schedule.", "Leave the hand-off time out.")

@@ -48,7 +48,7 @@ class TrainingConfig(Section):
         0.0, ge=0, le=1, description="share of the samples that the teacher generates instead of data"
     )
     synthetic_pool: int = Field(
-        1024, ge=1, description="number of different teacher samples a round; / share without data"
+        1024, ge=1, description="different teacher samples in a round; without data, this number over `synthetic_share`"
     )
     synthetic_steps: int = Field(16, ge=1, description="sampling steps of the teacher for these samples")
     flip: bool = Field(False, description="random horizontal flips (images)")

@@ -43,6 +43,8 @@ def pool_size(recipe: Recipe) -> tuple[float, int]:
     if recipe.data == "teacher" and recipe.method.pool_without_data:
         # each sample as often as it would occur among data
         share, pool = 1.0, round(pool / (share or 1.0))
+    elif recipe.data == "teacher":
+        return 0.0, 0  # x_t comes from the teacher's trajectory
     # a short run does not need them all
     return share, min(pool, training.iterations * training.batch) if share else 0
 

@@ -214,7 +214,7 @@ MISTAKES = [
     (["--teacher", "text", "--label", "1"], "no class labels"),
     (["--teacher", "text", "--steps", "0"], "too few"),
     (["--teacher", "text", "-n", "0"], "too few"),
-    (["--student", "student", "--steps", "2", "--hybrid", "3"], "more teacher steps"),
+    (["--student", "student", "--steps", "2", "--hybrid", "3"], "exceeds the"),
     (["--student", "codes", "--steps", "2", "--hybrid", "1"], "does not record its teacher"),
     (["--teacher", "text", "--guidance", "2"], "class labels"),
     (["--teacher", "codes", "--prompt", "hello"], "takes no text"),

@@ -95,7 +95,7 @@ def test_open_source_names_wrong_sizes_and_damaged_files(tmp_path: Path) -> None
 
 
 def test_open_source_names_labels_beyond_the_teachers(tmp_path: Path) -> None:
-    refused(class_folders(tmp_path), pixel_model(labels=2), "class-2", "label 2 is none of the teacher's 2")
+    refused(class_folders(tmp_path), pixel_model(labels=2), "class-2", "label 2 is not below the teacher's 2 classes")
 
 
 def test_vq_items_encode_class_folders_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

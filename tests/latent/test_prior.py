@@ -11,7 +11,7 @@ from torch import Tensor
 
 from di4c_cli.denoiser import Denoiser
 from di4c_cli.latent.config import LatentConfig
-from di4c_cli.latent.prior import HIDDEN_LAYERS, LOCAL_REACH, TILE_POSITIONS, TILE_SAMPLES, LatentPrior, LearnedPrior
+from di4c_cli.latent.prior import HIDDEN_LAYERS, PRIOR_REACH, TILE_POSITIONS, TILE_SAMPLES, LatentPrior, LearnedPrior
 from di4c_cli.network import build
 from di4c_cli.noise import Noise
 from di4c_cli.process import Masked
@@ -175,7 +175,7 @@ def test_transport_depends_on_the_neighbourhood_of_a_position(what: str) -> None
     else:
         x_t[0, 9] = (x_t[0, 9] + 1) % STATES
     change = (prior.transport(noise, x_t, t) - before).view(LENGTH, 2).abs().sum(1) > 0
-    reach = LOCAL_REACH * (1 + HIDDEN_LAYERS)
+    reach = PRIOR_REACH * (1 + HIDDEN_LAYERS)
     assert change.nonzero().flatten().tolist() == list(range(9 - reach, 9 + reach + 1))
 
 

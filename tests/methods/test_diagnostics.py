@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from di4c_cli.methods.diagnostics import WARMUP_STEPS, CollapseDetector, kl_warnings, mixture_warnings
+from di4c_cli.methods.di4c_checks import mixture_warnings
+from di4c_cli.methods.diagnostics import WARMUP_STEPS, CollapseDetector
+from di4c_cli.methods.variational import kl_warnings
 
 
 def healthy(sensitivity: float = 0.05, correlation: float = 0.8, effective: float = 3.0) -> dict[str, float | None]:

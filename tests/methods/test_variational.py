@@ -113,17 +113,17 @@ def test_iwae_samples_give_the_importance_weighted_bound(inject: str) -> None:
 
 
 def test_kl_weight_rises_linearly_to_one() -> None:
-    config = KLWeightConfig(start=0.1, rise_from=0.2, rise_until=0.6)
+    config = KLWeightConfig(start=0.1, anneal_from=0.2, anneal_until=0.6)
     shown = [round(kl_weight(config, p), 6) for p in (0.0, 0.2, 0.3, 0.4, 0.6, 1.0)]
     assert shown == [0.1, 0.1, 0.25, 0.5, 1.0, 1.0]
-    assert kl_weight(KLWeightConfig(rise_from=0.0, rise_until=0.0), 0.0) == 1.0
-    jump = KLWeightConfig(start=0.1, rise_from=0.6, rise_until=0.6)
+    assert kl_weight(KLWeightConfig(anneal_from=0.0, anneal_until=0.0), 0.0) == 1.0
+    jump = KLWeightConfig(start=0.1, anneal_from=0.6, anneal_until=0.6)
     assert [kl_weight(jump, p) for p in (0.0, 0.59, 0.6, 1.0)] == [0.1, 0.1, 1.0, 1.0]
 
 
 def test_kl_weight_enters_the_loss() -> None:
     model = normal_denoiser("dit", 2)
-    method = method_of(model, kl_weight=KLWeightConfig(start=0.1, rise_from=0.2, rise_until=0.6))
+    method = method_of(model, kl_weight=KLWeightConfig(start=0.1, anneal_from=0.2, anneal_until=0.6))
     for progress, beta in ((0.0, 0.1), (0.4, 0.5), (1.0, 1.0)):
         loss = loss_of(method, some_data(model, 4), progress)
         expected = loss.terms["reconstruction"] + beta * loss.terms["kl"]
@@ -134,7 +134,7 @@ def test_kl_weight_enters_the_loss() -> None:
 @pytest.mark.parametrize(
     "values",
     [
-        {"kl_weight": {"rise_from": 0.6, "rise_until": 0.5}},
+        {"kl_weight": {"anneal_from": 0.6, "anneal_until": 0.5}},
         {"kl_weight": {"start": 1.1}},
         {"iwae_samples": 0},
         {"encoder_width": 0},

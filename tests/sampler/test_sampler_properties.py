@@ -107,7 +107,7 @@ def test_sampling_loop_without_masks_stays_in_range_and_ends_with_given_symbols(
 
 MISTAKES = [
     ({"steps": 0}, "sampling steps are too few"),
-    ({"steps": 2, "hybrid": 3}, "more teacher steps"),
+    ({"steps": 2, "hybrid": 3}, "exceeds the"),
     ({"sampler": "magic"}, "Choose one of"),
     ({"temperature": 0.0}, "not positive"),
     ({"top_p": 0.0}, "not a probability"),

@@ -37,7 +37,7 @@ def averaged(
 ) -> tuple[Tensor, Tensor | None]:
     """Mean distribution of `count` consecutive predictions at rows, and one draw from each.
 
-    Row r asks samples first[r] … first[r] + count - 1 of `prediction` at position d[r]: first, d `(n,)`,
+    Row r reads samples first[r] … first[r] + count - 1 of `prediction` at position d[r]: first, d `(n,)`,
     uniform `(n, count)` -> mean `(n, S)`, draws `(n, count)` or None. Known positions have
     probability one, and the head does not run there.
     """
