@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
+
+GOLDEN = -7046029254386353131
+"""2^64 divided by the golden ratio, odd, as a signed number: multiples of it differ in many bits."""
+MIXING = ((30, -4658895280553007687), (27, -7723592293110705685))
+"""Shifts and odd factors of the mixing rounds: variant 13 of D. Stafford, as in SplitMix64."""
+
+CACHED_NUMBERS = 2**15
+"""Numbers drawn at a time on the CPU."""
 
 
 def _mix32(value: int) -> int:
@@ -31,17 +40,18 @@ def sample_seeds(key: str, index: Sequence[int]) -> list[int]:
 class Noise:
     """Named, stateless draws for a batch of numbered samples.
 
-    A draw does not depend on the batch, the order of calls or the number of processes. Numbers are drawn on the
-    CPU and moved, so they are equal on every device.
+    A draw does not depend on the batch, the order of calls or the number of processes. A counter-based generator in
+    integer operations runs on the device itself: element j of sample i is a hash of (seed, stream, name, i, j), so
+    uniforms have the same bits on every device. Normal and Gumbel numbers are functions of them and may differ in
+    the last place.
     """
 
     def __init__(
-        self, seed: int, index: Sequence[int], stream: str = "sample", device: torch.device | str = "cpu"
+        self, seed: int, index: Sequence[int] | Tensor, stream: str = "sample", device: torch.device | str = "cpu"
     ) -> None:
         self.seed, self.stream = seed, stream
-        self.index = [int(i) for i in index]
         self.device = torch.device(device)
-        self._generator = torch.Generator()
+        self.index = _numbers(index, self.device)
 
     def __len__(self) -> int:
         return len(self.index)
@@ -50,26 +60,74 @@ class Noise:
         """The same samples in a stream of their own, e.g. `noise.at("step", 3)`."""
         return Noise(self.seed, self.index, "/".join([self.stream, *map(str, key)]), self.device)
 
+    def of(self, rows: Tensor) -> Noise:
+        """The noise of some samples of the batch, by their place `(n,)` in it."""
+        return Noise(self.seed, self.index[rows], self.stream, self.device)
+
     def uniform(self, name: str, *shape: int) -> Tensor:
-        """`(B, *shape)` numbers in [0, 1), float64 (float32 on devices without it)."""
-        return self._draw(name, shape, torch.rand)
+        """`(B, *shape)` numbers in [0, 1), multiples of 2^-53 in float64 (of 2^-24 in float32 on MPS)."""
+        return self._draw(name, shape, _uniform24 if self.device.type == "mps" else _uniform53)
 
     def normal(self, name: str, *shape: int) -> Tensor:
-        """`(B, *shape)` standard normal numbers."""
-        return self._draw(name, shape, torch.randn)
+        """`(B, *shape)` standard normal numbers, by the inverse distribution function."""
+        normal = self._draw(name, shape, _normal)
+        return normal.float() if self.device.type == "mps" else normal
 
     def gumbel(self, name: str, *shape: int) -> Tensor:
         """`(B, *shape)` standard Gumbel numbers; finite, because 0 is moved to the smallest uniform above it."""
         return -torch.log(-torch.log(self.uniform(name, *shape).clamp_min(2.0**-53)))
 
-    def _draw(self, name: str, shape: tuple[int, ...], source: object) -> Tensor:
-        out = torch.empty((len(self), *shape), dtype=torch.float64)
-        key = f"{self.seed}:{self.stream}:{name}"
-        for row, seed in enumerate(sample_seeds(key, self.index)):
-            self._generator.manual_seed(seed)
-            source(shape, generator=self._generator, dtype=torch.float64, out=out[row])  # type: ignore[operator]
-        if self.device.type != "mps":
-            return out.to(self.device)
-        # rounding 1 - 2**-53 to float32 gives 1.0, which the inverse CDF cannot take
-        narrow = out.to(torch.float32)
-        return (narrow.clamp_max(1 - 2.0**-24) if source is torch.rand else narrow).to(self.device)
+    def _draw(self, name: str, shape: tuple[int, ...], number: Callable[[Tensor], Tensor]) -> Tensor:
+        """`(B, *shape)` numbers made of 64 random bits each; on the CPU for MPS, whose integers are untested."""
+        first, second = _key(f"{self.seed}:{self.stream}:{name}")
+        index = self.index.cpu() if self.device.type == "mps" else self.index
+        sample = _mix(index ^ first).bitwise_xor_(second)[:, None]
+        element = torch.arange(math.prod(shape), device=index.device).mul_(GOLDEN)
+        size = len(element)
+        if index.device.type == "cpu":  # pieces that stay in the processor's cache
+            size = max(1, CACHED_NUMBERS // max(1, len(index)))
+        parts = [number(_mix(sample ^ piece)) for piece in element.split(max(1, size))]
+        out = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+        return out.view(len(index), *shape).to(self.device)
+
+
+def _uniform53(bits: Tensor) -> Tensor:
+    """Multiples of 2^-53 in [0, 1)."""
+    return _shift(bits, 11).to(torch.float64).mul_(2.0**-53)
+
+
+def _uniform24(bits: Tensor) -> Tensor:
+    """Multiples of 2^-24 in [0, 1), float32."""
+    return _shift(bits, 40).to(torch.float32).mul_(2.0**-24)
+
+
+def _normal(bits: Tensor) -> Tensor:
+    """Normal numbers at the midpoints of 2^52 cells of (0, 1)."""
+    return torch.special.ndtri(_shift(bits, 12).to(torch.float64).add_(0.5).mul_(2.0**-52))
+
+
+def _numbers(index: Sequence[int] | Tensor, device: torch.device) -> Tensor:
+    """Sample numbers as int64 on the device; consecutive ones are made there, without a copy."""
+    if isinstance(index, Tensor):
+        return index.to(device)
+    if len(index) and list(index) == list(range(index[0], index[0] + len(index))):
+        return torch.arange(index[0], index[0] + len(index), device=device)
+    return torch.tensor(list(index), dtype=torch.long, device=device)
+
+
+def _key(text: str) -> tuple[int, int]:
+    """Two signed 64-bit hashes of a text."""
+    digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
+    return int.from_bytes(digest[:8], "little", signed=True), int.from_bytes(digest[8:], "little", signed=True)
+
+
+def _shift(value: Tensor, places: int) -> Tensor:
+    """Logical shift to the right; torch's own repeats the sign."""
+    return (value >> places).bitwise_and_((1 << (64 - places)) - 1)
+
+
+def _mix(value: Tensor) -> Tensor:
+    """A bijection on 64-bit integers in which every bit depends on every bit (two xor-multiply rounds); in place."""
+    for places, factor in MIXING:
+        value.bitwise_xor_(_shift(value, places)).mul_(factor)
+    return value.bitwise_xor_(_shift(value, 31))

@@ -11,7 +11,6 @@ from di4c_cli.noise import Noise
 from di4c_cli.process import Masked
 from di4c_cli.sampler.draws import HeadChunks, RowNoise
 from di4c_cli.sampler.predictor import Predictor
-from di4c_cli.sampler.steps import noise_of
 
 GUMBEL_SCALE_AT_START = 4.5
 """Gumbel scale of the confidence sampler at t = 1 (section mg-sampling)."""
@@ -27,7 +26,7 @@ def maskgit_step(predictor: Predictor, x_t: Tensor, t: Tensor, count: Tensor, no
     value = noise.uniform("value", length)[active]
     gumbel = noise.gumbel("order", length)[active]
     scale = gumbel_scale(t, predictor.plan.steps)[active]
-    published = RowNoise(noise_of(noise, active.tolist()), length)
+    published = RowNoise(noise.of(active), length)
     chunks = HeadChunks.of(predictor, published if predictor.plan.dtype == "float32" else None)
     x_s = x_t.clone()
     x_s[active] = confidence_step(prediction, x_t[active], count[active], scale, value, gumbel, chunks)

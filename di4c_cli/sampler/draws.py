@@ -29,7 +29,7 @@ class RowNoise:
 
     def uniform(self, b: Tensor, d: Tensor, symbols: int) -> Tensor:
         """`(n, symbols)` for rows `(b, d)`."""
-        index = [self.noise.index[i] * self.length + j for i, j in zip(b.tolist(), d.tolist())]
+        index = self.noise.index[b] * self.length + d
         return Noise(self.noise.seed, index, self.noise.stream, self.noise.device).uniform("symbol", symbols)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -39,20 +39,14 @@ def in_tiles(
     batch, size = len(x_t), predictor.plan.tile or len(x_t)
     parts = []
     for start in range(0, batch, size):
-        picked = [min(i, batch - 1) for i in range(start, start + size)]
-        rows = torch.tensor(picked, device=x_t.device)
+        rows = torch.arange(start, start + size, device=x_t.device).clamp_max(batch - 1)
 
         def log_probs(b: Tensor, d: Tensor, rows: Tensor = rows) -> Tensor:
             return prediction.log_probs(rows[b], d)
 
-        draw, own = SymbolDraw(log_probs, dtype), noise_of(noise, picked)
+        draw, own = SymbolDraw(log_probs, dtype), noise.of(rows)
         parts.append(step(draw, own, *(a[rows] for a in (x_t, t, *times)))[: batch - start])
     return torch.cat(parts)
-
-
-def noise_of(noise: Noise, picked: Sequence[int]) -> Noise:
-    """The noise of some samples of the batch, by their place in it."""
-    return Noise(noise.seed, [noise.index[i] for i in picked], noise.stream, noise.device)
 
 
 def argmax_step(predictor: Predictor, x_t: Tensor, t: Tensor, noise: Noise) -> Tensor:

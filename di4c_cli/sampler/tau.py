@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 from torch import Tensor
 
 from di4c_cli.draw import RowLogProbs, SymbolDraw, finest
-from di4c_cli.noise import Noise, sample_seeds
+from di4c_cli.noise import Noise
 from di4c_cli.process import Gaussian, Markov, all_rows
 from di4c_cli.sampler.predictor import Predictor
 from di4c_cli.sampler.steps import in_tiles
 
 RATE_EPS = 1e-9
 """Added to q_{t|0}(x|x0) in the denominator, as in tauLDR: rates stay finite for an x0 that hardly reaches x."""
+
+LARGEST_MEAN = 500.0
+"""Poisson numbers of larger means are sums of several."""
+CHECKED_EVERY = 4
+"""Terms of the inversion between two looks at whether every number is drawn: a look waits for the device."""
 
 
 def tau_step(predictor: Predictor, x_t: Tensor, t: Tensor, s: Tensor, noise: Noise) -> Tensor:
@@ -83,11 +90,23 @@ def jump(process: Markov, x: Tensor, mean: Tensor, noise: Noise) -> Tensor:
 
 
 def poisson(mean: Tensor, noise: Noise, name: str) -> Tensor:
-    """Poisson numbers `(B, ...)` with the given means, drawn on the CPU with a generator per sample."""
-    home = mean.detach().cpu()
-    generator = torch.Generator()
-    out = torch.empty_like(home)
-    for row, seed in enumerate(sample_seeds(f"{noise.seed}:{noise.stream}:{name}", noise.index)):
-        generator.manual_seed(seed)
-        out[row] = torch.poisson(home[row], generator=generator)
-    return out.to(mean.device)
+    """Poisson numbers `(B, ...)` with the given means, by inversion of the distribution function.
+
+    A sum of Poisson numbers is one of the summed mean, so that a large mean, whose exp(-mean) would vanish, is drawn in
+    parts.
+    """
+    parts = (mean.flatten(1).amax(1) / LARGEST_MEAN).ceil().clamp_min(1).view(-1, *[1] * (mean.dim() - 1))
+    total = torch.zeros_like(mean)
+    rounding = 8 * torch.finfo(mean.dtype).eps  # what is left of a uniform after all weights, at most
+    for part in range(int(parts.max())):
+        share = torch.where(part < parts, mean / parts, 0.0)
+        left = noise.at(name, part).uniform("count", *mean.shape[1:]).to(mean.dtype)
+        weight = torch.exp(-share)
+        for count in itertools.count(1):
+            left -= weight
+            more = left > rounding
+            total += more
+            weight *= share / count
+            if count % CHECKED_EVERY == 0 and not bool(more.any()):
+                break
+    return total

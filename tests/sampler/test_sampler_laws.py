@@ -115,7 +115,7 @@ def test_analytical_step_masked_with_the_real_noise() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_analytical_step_masked_in_three_steps(bulk_noise: None, dtype: str) -> None:
+def test_analytical_step_masked_in_three_steps(dtype: str) -> None:
     model = tabulated(Masked(3), 3, components=2, seed=2)
     x = drawn(model, SamplingPlan(steps=3, dtype=dtype, **BIG), 200_000 if dtype == "float64" else 20_000)
     assert chi_square(frequencies(x, model.process), masked_law(model, [1.0, 2 / 3, 1 / 3, 0.0])) > LEVEL
@@ -124,7 +124,7 @@ def test_analytical_step_masked_in_three_steps(bulk_noise: None, dtype: str) -> 
 @pytest.mark.slow
 @pytest.mark.parametrize("process", [GAUSSIAN, UNIFORM], ids=["gaussian", "uniform"])
 @pytest.mark.parametrize("last", ["sample", "argmax"])
-def test_analytical_step_markov(bulk_noise: None, process: Markov, last: str) -> None:
+def test_analytical_step_markov(process: Markov, last: str) -> None:
     model = tabulated(process, 2, components=2, seed=3)
     times = [1.0, 0.505, 0.01]
     law = start(process, 2)
@@ -139,7 +139,7 @@ def test_analytical_step_markov(bulk_noise: None, process: Markov, last: str) ->
 @pytest.mark.slow
 @pytest.mark.parametrize("process", [GAUSSIAN, UNIFORM], ids=["gaussian", "uniform"])
 @pytest.mark.parametrize("corrector", [0, 2])
-def test_tau_step_and_corrector_step(bulk_noise: None, process: Markov, corrector: int) -> None:
+def test_tau_step_and_corrector_step(process: Markov, corrector: int) -> None:
     model = tabulated(process, 2, components=2, seed=4)
     size = 0.05
     law = start(process, 2)
@@ -155,7 +155,7 @@ def test_tau_step_and_corrector_step(bulk_noise: None, process: Markov, correcto
 
 
 @pytest.mark.slow
-def test_corrector_step_with_analytical_steps(bulk_noise: None) -> None:
+def test_corrector_step_with_analytical_steps() -> None:
     model = tabulated(GAUSSIAN, 2, components=2, seed=5)
     law = start(GAUSSIAN, 2)
     for i, (t, s) in enumerate([(1.0, 0.505), (0.505, 0.01), (0.01, 0.0)]):
@@ -167,7 +167,7 @@ def test_corrector_step_with_analytical_steps(bulk_noise: None) -> None:
 
 
 @pytest.mark.parametrize("guidance", [0.0, 2.0])
-def test_maskgit_step(bulk_noise: None, guidance: float) -> None:
+def test_maskgit_step(guidance: float) -> None:
     process = Masked(2, "arccos")
     model = tabulated(process, 4, components=2, labels=2, seed=6)
     steps, law = 3, start(process, 4)
@@ -209,7 +209,7 @@ def test_maskgit_step_with_the_real_noise() -> None:
 
 
 @pytest.mark.slow
-def test_sampling_loop_hybrid_is_student_then_teacher(bulk_noise: None) -> None:
+def test_sampling_loop_hybrid_is_student_then_teacher() -> None:
     process = Masked(3)
     student, teacher = tabulated(process, 3, components=2, seed=8), tabulated(process, 3, seed=9)
     law = masked_law(student, [1.0, 0.75, 0.5])
@@ -219,7 +219,7 @@ def test_sampling_loop_hybrid_is_student_then_teacher(bulk_noise: None) -> None:
 
 
 @pytest.mark.slow
-def test_sampling_loop_conditions_on_given_symbols(bulk_noise: None) -> None:
+def test_sampling_loop_conditions_on_given_symbols() -> None:
     process = Masked(3)
     model = tabulated(process, 3, components=2, seed=10)
     law = np.array([float(x == (3, 1, 3)) for x in states(process, 3)])
@@ -230,7 +230,7 @@ def test_sampling_loop_conditions_on_given_symbols(bulk_noise: None) -> None:
 
 
 @pytest.mark.slow
-def test_shaped_prediction_has_temperature_and_nucleus(bulk_noise: None) -> None:
+def test_shaped_prediction_has_temperature_and_nucleus() -> None:
     process = Masked(4)
     model = tabulated(process, 2, seed=11)
     x = drawn(model, SamplingPlan(steps=1, temperature=0.7, top_p=0.8, **BIG))

@@ -231,6 +231,17 @@ def test_tau_step_converges_to_the_analytical_step(process: Gaussian | Uniform) 
     assert distance[1] < 0.4 * distance[0] and distance[2] < 0.3 * distance[1]
 
 
+def test_poisson_numbers_of_large_means_are_sums_that_ignore_the_other_samples() -> None:
+    """Mean and variance of 40 000 numbers of mean 1300, within 5 sigma."""
+    mean = torch.tensor([[1300.0, 0.5]], dtype=torch.float64).repeat(40_000, 1)
+    mean[::2, 0] = 2.0
+    drawn = poisson(mean, Noise(5, range(40_000)), "jumps")
+    assert torch.equal(poisson(mean[:1], Noise(5, [0]), "jumps"), drawn[:1])
+    large = drawn[1::2, 0]
+    assert abs(float(large.mean()) - 1300) < 5 * (1300 / 20_000) ** 0.5
+    assert abs(float(large.var()) / 1300 - 1) < 5 * (2 / 20_000) ** 0.5
+
+
 def test_poisson_numbers_are_drawn_per_sample() -> None:
     """Small and large means; a sample's numbers do not depend on its neighbours; χ² at level 1e-3."""
     mean = torch.tensor([0.02, 0.7, 30.0], dtype=torch.float64).expand(40_000, 3)
