@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from di4c_cli.cli.console import emit_json, progress, say, show_table
+from di4c_cli.cli.console import emit, emit_json, progress, say, show_table
 from di4c_cli.errors import UserError
 
 if TYPE_CHECKING:
@@ -109,4 +109,4 @@ def show(results: list[dict[str, Any]]) -> None:
         for key, words in LATENCY_RATIOS.items():
             if key in r:
                 interval = f"[{r[key]['low']:.3f}, {r[key]['high']:.3f}]"
-                print(f"{r['experiment']}: {words} {r[key]['ratio']:.3f} {interval}")
+                emit(f"{r['experiment']}: {words} {r[key]['ratio']:.3f} {interval}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from di4c_cli import embedded, recipe_file
-from di4c_cli.cli.console import command_line, emit_json, say
+from di4c_cli.cli.console import command_line, emit, emit_json, say
 from di4c_cli.cli.live import LiveTable, duration
 from di4c_cli.errors import UserError
 from di4c_cli.methods import METHODS
@@ -146,7 +146,8 @@ def _preview(recipe: Recipe, out: Path, processes: int, device: str | None, as_j
     if as_json:
         emit_json(asdict(found))
     else:
-        print("\n".join(preview_lines(found)))
+        for line in preview_lines(found):
+            emit(line)
     for problem in found.problems:
         say(f"di4c: {problem}")
     if found.exit_code:

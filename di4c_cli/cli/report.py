@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from di4c_cli.cli.console import emit
+
 
 def report(
     run: Annotated[
@@ -19,4 +21,4 @@ def report(
     from di4c_cli.report.page import locate, write_page
 
     file = locate(run)
-    print(write_page(load(file), file.parent, run_folder(file.parent), out))
+    emit(write_page(load(file), file.parent, run_folder(file.parent), out))

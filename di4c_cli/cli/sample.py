@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from di4c_cli.cli.console import emit_json, progress, say
+from di4c_cli.cli.console import cell, emit, emit_json, progress, say
 from di4c_cli.errors import UserError
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def _to_terminal(
         files.write_text(out, sheet + "\n")
         say(f"wrote {out}")
     elif not json:
-        print(sheet, flush=True)
+        emit(sheet, lines=True)
     return {"samples": texts, "out": None if out is None else str(out)}
 
 
@@ -170,7 +170,6 @@ def _live(prepared: PreparedSample) -> list[str]:
     """Text on the terminal while it is sampled; plain lines when stderr is not a terminal."""
     from rich.console import Console
     from rich.live import Live
-    from rich.text import Text
 
     from di4c_cli.generate.frames import masked_texts
 
@@ -182,7 +181,7 @@ def _live(prepared: PreparedSample) -> list[str]:
             def update(left: int, t: float, x: Tensor, live: Live = live) -> None:
                 text = masked_texts(codec, x)[0]
                 if console.is_terminal:
-                    live.update(Text(f"[{left} steps left] {text}"))
+                    live.update(cell(f"[{left} steps left] {text}"))
                 else:
                     say(f"t={t:.3g}: {text}")
 
