@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from di4c_cli.cli.console import emit, emit_json, progress, say, show_table
+from di4c_cli.cli.console import emit, emit_json, output_file, progress, say, show_table
 from di4c_cli.errors import UserError
 
 if TYPE_CHECKING:
@@ -46,8 +46,7 @@ def bench_latency(
     from di4c_cli.sampler.plan import check_ranges
 
     check_ranges({"steps": steps})
-    if out.suffix != ".png":
-        raise UserError(f"{out} is not a .png file.", "Choose another --out.")
+    out = output_file(out, ".png")
     if threads is not None:
         torch.set_num_threads(threads)
     place = choose_device(device)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from di4c_cli.cli.guard import tell
+from di4c_cli.errors import UserError
 from di4c_cli.printable import printable
 
 if TYPE_CHECKING:
@@ -24,6 +27,20 @@ CELL_LIMIT = 500
 def command_line(*words: object) -> str:
     """A command that can be copied; words with spaces are quoted."""
     return shlex.join(map(str, words))
+
+
+def output_file(path: Path, suffix: str = "") -> Path:
+    """The file that `--out` means, links followed; a device, a folder or another kind of file is rejected."""
+    target, named = Path(os.path.realpath(path)), path.absolute()
+    if target.is_dir():
+        raise UserError(f"{path} is a folder.", "Name a file with --out.")
+    # /dev/stdout leads to whatever file the shell redirects to, which must not be replaced
+    device = named.parts[1] in ("dev", "proc") and not named.is_relative_to("/dev/shm")
+    if device or target.is_symlink() or (target.exists() and not target.is_file()):
+        raise UserError(f"{path} is not a regular file.", "Name another --out.")
+    if suffix and path.suffix != suffix:
+        raise UserError(f"{path.name} is not a {suffix} file.", "Choose another --out.")
+    return target if path.is_symlink() else path
 
 
 def say(text: str = "") -> None:

@@ -15,7 +15,7 @@ from di4c_cli.errors import UserError
 from di4c_cli.methods import METHODS
 from di4c_cli.teacher import recipe_for
 from di4c_cli.teacher.registry import known
-from di4c_cli.training.launch import launch, launch_with_accelerate, launched
+from di4c_cli.training.launch import check_launcher_variables, launch, launch_with_accelerate, launched
 from di4c_cli.training.launch import preset as accelerate_preset
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ def distill(
     }
     from di4c_cli.training.run_folder import default_out
 
+    check_launcher_variables()
     resolved, name = resolve(recipe, method, flags, settings or [])
     folder = out or default_out(resolved.teacher, name, resolved.seed)
     if recipe is None and teacher is not None and not known(teacher) and not launched():

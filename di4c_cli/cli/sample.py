@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from di4c_cli.cli.console import cell, emit, emit_json, progress, say
+from di4c_cli.cli.console import cell, emit, emit_json, output_file, progress, say
 from di4c_cli.errors import UserError
 
 if TYPE_CHECKING:
@@ -94,8 +94,8 @@ def _sample(request: SampleRequest, out: Path | None, batch_size: int | None, sh
     text = prepared.model.codec.kind in ("text", "none")
     suffix = ".txt" if text else ".png"
     sharded = prepared.n >= MIN_SHARDED_SAMPLES or (out is not None and not out.suffix)
-    if out is not None and not sharded and out.suffix != suffix:
-        raise UserError(f"{out.name} is not a {suffix} file.", "Choose another --out.")
+    if out is not None and not sharded:
+        out = output_file(out, suffix)
     if sharded and show:
         raise UserError(
             "--show-steps is for a few samples.", f"Use -n below {MIN_SHARDED_SAMPLES} and a file as --out."

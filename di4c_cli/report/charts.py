@@ -99,13 +99,13 @@ def steps_chart(results: Results, metric: str) -> Chart:
 
 def _add_steps_saved(chart: Chart, results: Results, metric: str) -> None:
     """Steps saved below the student's points, and a logarithmic axis where quality spans much."""
+    points = {c.steps: c.figures[metric].value for c in results.cells if c.row == "student" and metric in c.figures}
     for entry in results.steps_saved[:-1]:
-        bound = "≥" if entry.at_least else ""
-        cell = next(c for c in results.cells if (c.row, c.steps) == ("student", entry.steps))
-        text = f"{bound}{entry.steps_saved.value:.2g}×"
-        chart.notes.append((float(entry.steps), cell.figures[metric].value, text))
+        if entry.steps in points:
+            text = f"{'≥' if entry.at_least else ''}{entry.steps_saved.value:.2g}×"
+            chart.notes.append((float(entry.steps), points[entry.steps], text))
     values = [y for line in chart.lines for _, y in line.points]
-    chart.log_y = min(values) > 0 and max(values) > LOG_SCALE_RATIO * min(values)
+    chart.log_y = bool(values) and min(values) > 0 and max(values) > LOG_SCALE_RATIO * min(values)
 
 
 def tradeoff_charts(results: Results, metric: str) -> list[Chart]:

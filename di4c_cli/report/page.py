@@ -23,10 +23,11 @@ def page(results: Results, folder: Path, run: Path | None = None) -> str:
     style = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
     first = results.cells[0]
     repeated = f", {first.repeats} repeats" if first.repeats > 1 else ""
+    instruments = html_text(", ".join(one.name for one in results.instruments))
     parts = [
         f"<h1>{title}</h1>",
-        f'<p class="soft">Protocol {html_text(results.protocol)}; {first.n} samples per cell, seed {first.seed}{repeated}'
-        f"; {html_text(', '.join(i.name for i in results.instruments))}; {html_text(results.created[:10])}</p>",
+        f'<p class="soft">Protocol {html_text(results.protocol)}; {first.n} samples per cell, seed {first.seed}'
+        f"{repeated}; {instruments}; {html_text(results.created[:10])}</p>",
         headline,
         sections.quality(results),
         f"<h3>Notes</h3><ul>{notes}</ul>" if notes else "",
