@@ -18,7 +18,8 @@ from benchmarks import textbook
 from di4c_cli.bench.latency import machine, measure, paired_ratio
 from di4c_cli.bench.pairs import ModelPair, TimedRun, published_shape, random_pair, real_pair
 from di4c_cli.cli.bench_latency import show
-from di4c_cli.cli.console import emit_json, guarded, progress, say
+from di4c_cli.cli.console import emit_json, progress, say
+from di4c_cli.cli.guard import guarded
 from di4c_cli.model import load
 
 

@@ -27,7 +27,8 @@ from typing import Annotated, Any
 
 import typer
 
-from di4c_cli.cli.console import emit_json, guarded, show_table
+from di4c_cli.cli.console import emit_json, show_table
+from di4c_cli.cli.guard import guarded
 from di4c_cli.errors import Failure, UserError
 from di4c_cli.teacher.architectures import network_settings, process_settings
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from di4c_cli import codec, hub
 from di4c_cli.card import model_card, rows_of
 from di4c_cli.errors import UserError
+from di4c_cli.evaluation.results import load
 from di4c_cli.limits import read_config
 from di4c_cli.metric.features import tensors_digest
 from di4c_cli.model_folder import load_folder
@@ -31,10 +31,10 @@ def results_near(folder: Path, digest: str) -> dict[str, Any] | None:
     found = [path for place in places for path in (*place.glob("results.json"), *place.glob("*/results.json"))]
     for path in sorted(found, key=lambda path: path.stat().st_mtime, reverse=True):
         try:
-            tree = json.loads(path.read_text(encoding="utf-8")) if path.stat().st_size < MAX_RESULTS_BYTES else None
-        except (OSError, ValueError):
+            tree = load(path).model_dump(mode="json") if path.stat().st_size < MAX_RESULTS_BYTES else {}
+        except (OSError, UserError):
             continue
-        if isinstance(tree, dict) and "cells" in tree and rows_of(tree, digest):
+        if rows_of(tree, digest):
             return tree
     return None
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from di4c_cli.cli.console import emit_json, progress, say, show_table
+from di4c_cli.cli.console import emit, emit_json, output_file, progress, say, show_table
 from di4c_cli.errors import UserError
 
 if TYPE_CHECKING:
@@ -46,8 +46,7 @@ def bench_latency(
     from di4c_cli.sampler.plan import check_ranges
 
     check_ranges({"steps": steps})
-    if out.suffix != ".png":
-        raise UserError(f"{out} is not a .png file.", "Choose another --out.")
+    out = output_file(out, ".png")
     if threads is not None:
         torch.set_num_threads(threads)
     place = choose_device(device)
@@ -109,4 +108,4 @@ def show(results: list[dict[str, Any]]) -> None:
         for key, words in LATENCY_RATIOS.items():
             if key in r:
                 interval = f"[{r[key]['low']:.3f}, {r[key]['high']:.3f}]"
-                print(f"{r['experiment']}: {words} {r[key]['ratio']:.3f} {interval}")
+                emit(f"{r['experiment']}: {words} {r[key]['ratio']:.3f} {interval}")

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from di4c_cli import embedded, recipe_file
-from di4c_cli.cli.console import command_line, emit_json, say
+from di4c_cli.cli.console import command_line, emit, emit_json, say
 from di4c_cli.cli.live import LiveTable, duration
 from di4c_cli.errors import UserError
 from di4c_cli.methods import METHODS
 from di4c_cli.teacher import recipe_for
 from di4c_cli.teacher.registry import known
-from di4c_cli.training.launch import launch, launch_with_accelerate, launched
+from di4c_cli.training.launch import check_launcher_variables, launch, launch_with_accelerate, launched
 from di4c_cli.training.launch import preset as accelerate_preset
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ def distill(
     }
     from di4c_cli.training.run_folder import default_out
 
+    check_launcher_variables()
     resolved, name = resolve(recipe, method, flags, settings or [])
     folder = out or default_out(resolved.teacher, name, resolved.seed)
     if recipe is None and teacher is not None and not known(teacher) and not launched():
@@ -146,7 +147,8 @@ def _preview(recipe: Recipe, out: Path, processes: int, device: str | None, as_j
     if as_json:
         emit_json(asdict(found))
     else:
-        print("\n".join(preview_lines(found)))
+        for line in preview_lines(found):
+            emit(line)
     for problem in found.problems:
         say(f"di4c: {problem}")
     if found.exit_code:

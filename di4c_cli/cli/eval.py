@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from di4c_cli.cli.console import command_line, emit_json, progress, say, show_table
+from di4c_cli.cli.console import command_line, emit, emit_json, progress, say, show_table
 from di4c_cli.errors import UserError
 
 if TYPE_CHECKING:
@@ -168,8 +168,8 @@ def show(results: Results, protocol: EvaluationProtocol | None = None) -> None:
         show_table(f"{named}{title}{beside}", printed.header, printed.rows)
     for cell in results.cells if not results.metrics else []:
         for text in cell.samples:
-            print(f"{cell.row}, {cell.column}: {text}")
+            emit(f"{cell.row}, {cell.column}: {text}", lines=True)
     for line in sentences(results):
-        print(line)
+        emit(line)
     for note in results.notes:
-        print(f"Note: {note}")
+        emit(f"Note: {note}")

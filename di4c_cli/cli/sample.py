@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from di4c_cli.cli.console import emit_json, progress, say
+from di4c_cli.cli.console import cell, emit, emit_json, output_file, progress, say
 from di4c_cli.errors import UserError
 
 if TYPE_CHECKING:
@@ -94,8 +94,8 @@ def _sample(request: SampleRequest, out: Path | None, batch_size: int | None, sh
     text = prepared.model.codec.kind in ("text", "none")
     suffix = ".txt" if text else ".png"
     sharded = prepared.n >= MIN_SHARDED_SAMPLES or (out is not None and not out.suffix)
-    if out is not None and not sharded and out.suffix != suffix:
-        raise UserError(f"{out.name} is not a {suffix} file.", "Choose another --out.")
+    if out is not None and not sharded:
+        out = output_file(out, suffix)
     if sharded and show:
         raise UserError(
             "--show-steps is for a few samples.", f"Use -n below {MIN_SHARDED_SAMPLES} and a file as --out."
@@ -135,7 +135,7 @@ def _to_terminal(
         files.write_text(out, sheet + "\n")
         say(f"wrote {out}")
     elif not json:
-        print(sheet, flush=True)
+        emit(sheet, lines=True)
     return {"samples": texts, "out": None if out is None else str(out)}
 
 
@@ -170,7 +170,6 @@ def _live(prepared: PreparedSample) -> list[str]:
     """Text on the terminal while it is sampled; plain lines when stderr is not a terminal."""
     from rich.console import Console
     from rich.live import Live
-    from rich.text import Text
 
     from di4c_cli.generate.frames import masked_texts
 
@@ -182,7 +181,7 @@ def _live(prepared: PreparedSample) -> list[str]:
             def update(left: int, t: float, x: Tensor, live: Live = live) -> None:
                 text = masked_texts(codec, x)[0]
                 if console.is_terminal:
-                    live.update(Text(f"[{left} steps left] {text}"))
+                    live.update(cell(f"[{left} steps left] {text}"))
                 else:
                     say(f"t={t:.3g}: {text}")
 

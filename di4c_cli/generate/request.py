@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from di4c_cli.model import Model
 
 Say = Callable[[str], None]
+DEVICES = ("cpu", "cuda", "mps")
 
 
 @dataclass
@@ -195,6 +196,8 @@ def choose_device(name: str | None) -> str:
 
     if name is None:
         return "cuda" if torch.cuda.is_available() else "cpu"
+    if name.partition(":")[0] not in DEVICES:
+        raise UserError(f"di4c does not run on the device '{name}'.", f"Use one of {', '.join(DEVICES)}.")
     try:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError):

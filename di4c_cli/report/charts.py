@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import io
 import re
+import warnings
 from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
 from di4c_cli.evaluation.results import Cell, Results
+from di4c_cli.printable import printable
 from di4c_cli.report.table import METRIC_NAMES, metric_title
 
 ROW_COLOURS = {"teacher": "#6b7280", "student": "#d9480f"}
@@ -97,13 +99,13 @@ def steps_chart(results: Results, metric: str) -> Chart:
 
 def _add_steps_saved(chart: Chart, results: Results, metric: str) -> None:
     """Steps saved below the student's points, and a logarithmic axis where quality spans much."""
+    points = {c.steps: c.figures[metric].value for c in results.cells if c.row == "student" and metric in c.figures}
     for entry in results.steps_saved[:-1]:
-        bound = "≥" if entry.at_least else ""
-        cell = next(c for c in results.cells if (c.row, c.steps) == ("student", entry.steps))
-        text = f"{bound}{entry.steps_saved.value:.2g}×"
-        chart.notes.append((float(entry.steps), cell.figures[metric].value, text))
+        if entry.steps in points:
+            text = f"{'≥' if entry.at_least else ''}{entry.steps_saved.value:.2g}×"
+            chart.notes.append((float(entry.steps), points[entry.steps], text))
     values = [y for line in chart.lines for _, y in line.points]
-    chart.log_y = min(values) > 0 and max(values) > LOG_SCALE_RATIO * min(values)
+    chart.log_y = bool(values) and min(values) > 0 and max(values) > LOG_SCALE_RATIO * min(values)
 
 
 def tradeoff_charts(results: Results, metric: str) -> list[Chart]:
@@ -154,11 +156,16 @@ def as_svg(chart: Chart, size: tuple[float, float] = SMALL) -> str:
     text = re.sub(SVG_NOISE, "", text, flags=re.S)
     used = set(re.findall(r'(?:href="|url\()#([^")]+)', text))
     text = re.sub(r' id="([^"]*)"', lambda found: found[0] if found[1] in used else "", text)
-    label = f'role="img" aria-label="{escape(chart.title)}"'
-    text = re.sub(r'<svg [^>]*?(viewBox="[^"]*")[^>]*>', lambda found: f"<svg {found[1]} {label}>", text, count=1)
+    name = f'role="img" aria-label="{escape(printable(chart.title))}"'
+    text = re.sub(r'<svg [^>]*?(viewBox="[^"]*")[^>]*>', lambda found: f"<svg {found[1]} {name}>", text, count=1)
     for colour, variable in PAGE_COLOURS.items():
         text = text.replace(colour, variable)
     return text.strip()
+
+
+def label(text: str, limit: int = 50) -> str:
+    """A text for a picture, short enough to leave room for it; matplotlib skips labels that begin with `_`."""
+    return printable(text, limit).lstrip("_")
 
 
 def _draw(chart: Chart, size: tuple[float, float], heading: str, kind: str) -> bytes:
@@ -166,8 +173,9 @@ def _draw(chart: Chart, size: tuple[float, float], heading: str, kind: str) -> b
     from matplotlib.figure import Figure  # likewise
 
     # the salt makes the ids of equal charts equal, "none" keeps text as text, a dollar sign is a dollar sign
-    settings = {"svg.hashsalt": chart.title, "svg.fonttype": "none", "text.parse_math": False, "font.size": 9}
-    with matplotlib.rc_context(settings):  # type: ignore[arg-type]
+    settings = {"svg.hashsalt": label(chart.title), "svg.fonttype": "none", "text.parse_math": False, "font.size": 9}
+    with matplotlib.rc_context(settings), warnings.catch_warnings():  # type: ignore[arg-type]
+        warnings.simplefilter("ignore")  # a glyph that the font lacks is drawn as a box
         figure = Figure(figsize=size, dpi=130, layout="constrained")
         axes: Any = figure.subplots()
         _style(axes)
@@ -176,12 +184,12 @@ def _draw(chart: Chart, size: tuple[float, float], heading: str, kind: str) -> b
                 _draw_line(axes, line)
         for x, y, text in chart.notes:
             place = {"xytext": (6, -12), "textcoords": "offset points", "ha": "left"}
-            axes.annotate(text, (x, y), fontsize=8, color=ROW_COLOURS["student"], **place)
+            axes.annotate(label(text), (x, y), fontsize=8, color=ROW_COLOURS["student"], **place)
         _scale(axes, chart)
-        axes.set_xlabel(chart.x_title, color=TEXT_COLOUR)
+        axes.set_xlabel(label(chart.x_title), color=TEXT_COLOUR)
         if heading:
-            axes.set_ylabel(chart.y_title, color=TEXT_COLOUR)
-            axes.set_title(heading, fontsize=9)
+            axes.set_ylabel(label(chart.y_title), color=TEXT_COLOUR)
+            axes.set_title(label(heading, 90), fontsize=9)
             axes.legend(frameon=False, fontsize=8)
         buffer = io.BytesIO()
         vector = kind == "svg"
@@ -207,7 +215,7 @@ def _draw_line(axes: Any, line: Line) -> None:
     marker = "o" if line.markers else ""
     look = {"color": line.colour, "ls": line.style, "marker": marker, "ms": 4.5, "capsize": 3}
     width = 1.8 if line.style == "-" else 1.2
-    axes.errorbar(x, y, bars if any(ends) else None, label=line.name, lw=width, **look)
+    axes.errorbar(x, y, bars if any(ends) else None, label=label(line.name), lw=width, **look)
 
 
 def _scale(axes: Any, chart: Chart) -> None:

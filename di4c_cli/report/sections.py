@@ -11,6 +11,7 @@ from typing import Any
 
 from di4c_cli.evaluation.results import Cell, Results
 from di4c_cli.methods import METHODS
+from di4c_cli.printable import printable
 from di4c_cli.report.charts import (
     LARGE,
     PAGE_COLOURS,
@@ -33,11 +34,16 @@ OLD_CURVES = {"reconstruction": "explained", "prior_loss": "law"}
 CURVE_POINTS = 300
 
 
+def html_text(text: object, limit: int | None = 500, lines: bool = False) -> str:
+    """A foreign text as HTML."""
+    return escape(printable(text, limit, lines))
+
+
 def html_table(header: list[str], rows: list[list[str]], wide: bool = False) -> str:
     """A table that scrolls sideways on a narrow screen."""
     mark = ' class="wide"' if wide else ""
-    head = "".join(f"<th{mark}>{escape(text)}</th>" for text in header)
-    body = "".join("<tr>" + "".join(f"<td{mark}>{escape(text)}</td>" for text in row) + "</tr>" for row in rows)
+    head = "".join(f"<th{mark}>{html_text(text)}</th>" for text in header)
+    body = "".join("<tr>" + "".join(f"<td{mark}>{html_text(text)}</td>" for text in row) + "</tr>" for row in rows)
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
@@ -46,7 +52,7 @@ def legend(results: Results) -> str:
     keys = []
     for row in dict.fromkeys(cell.row for cell in results.cells):
         colour = PAGE_COLOURS[row_colour(results, row)]
-        keys.append(f'<span class="key" style="background: {colour}"></span>{escape(row)}')
+        keys.append(f'<span class="key" style="background: {colour}"></span>{html_text(row)}')
     return f'<p class="soft">{"".join(keys)} <span>&nbsp; bars: 95 % intervals</span></p>'
 
 
@@ -70,7 +76,7 @@ def chart_grid(charts: list[Chart]) -> str:
         svg = as_svg(chart, SMALL if out else LARGE)
         if svg:
             caption = chart.title.removesuffix(" against steps").removesuffix(" in training")
-            out.append(f"<figure><figcaption>{escape(caption)}</figcaption>{svg}</figure>")
+            out.append(f"<figure><figcaption>{html_text(caption)}</figcaption>{svg}</figure>")
     return f'<div class="charts">{"".join(out)}</div>'
 
 
@@ -96,7 +102,7 @@ def samples(results: Results, folder: Path) -> str:
             continue
         shown = _texts(cells) if cells[0].samples else _pictures(cells, folder)
         if shown:
-            blocks.append(f'<h3>{escape(column)}</h3><div class="pair">{shown}</div>')
+            blocks.append(f'<h3>{html_text(column)}</h3><div class="pair">{shown}</div>')
     if not blocks:
         return ""
     intro = '<p class="soft">The first samples, without selection; same seed in every column.</p>'
@@ -110,7 +116,7 @@ def _pictures(cells: list[Cell], folder: Path) -> str:
         # the name comes from a file and must not lead out of the folder
         if path.is_file() and path.resolve().is_relative_to(folder.resolve()):
             data = base64.b64encode(path.read_bytes()).decode()
-            name = escape(f"{cell.row}, {cell.column}")
+            name = html_text(f"{cell.row}, {cell.column}")
             image = f'<img alt="samples of {name}" src="data:image/png;base64,{data}">'
             out.append(f"<figure><figcaption>{name}</figcaption>{image}</figure>")
     return "".join(out)
@@ -121,11 +127,11 @@ def _texts(cells: list[Cell]) -> str:
     out = []
     for cell in cells:
         marked = [
-            escape(text) if cell is cells[0] else highlight(base, text)
+            html_text(text, None, lines=True) if cell is cells[0] else highlight(base, text)
             for base, text in zip(cells[0].samples, cell.samples)
         ]
         body = "".join(f"<p>{text}</p>" for text in marked)
-        out.append(f'<div class="text"><strong>{escape(cell.row)}</strong>{body}</div>')
+        out.append(f'<div class="text"><strong>{html_text(cell.row)}</strong>{body}</div>')
     return "".join(out)
 
 
@@ -134,7 +140,7 @@ def highlight(base: str, text: str) -> str:
     old, new = base.split(" "), text.split(" ")
     out = []
     for kind, _, _, start, stop in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
-        words = escape(" ".join(new[start:stop]))
+        words = html_text(" ".join(new[start:stop]), None, lines=True)
         if words:
             out.append(words if kind == "equal" else f"<mark>{words}</mark>")
     return " ".join(out)
@@ -156,10 +162,10 @@ def curves(run: Path | None) -> str:
 def _rows(path: Path) -> list[dict[str, Any]]:
     """The complete lines of a training record; training's own reader imports torch."""
     out = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []:
         try:
             row = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue  # a line torn by a kill
         if isinstance(row, dict):
             out.append(row)
@@ -178,7 +184,7 @@ def recipe(run: Path | None) -> str:
     path = None if run is None else run / "recipe.yaml"
     if path is None or not path.is_file():
         return ""
-    text = escape(path.read_text(encoding="utf-8"))
+    text = html_text(path.read_text(encoding="utf-8", errors="replace"), None, lines=True)
     return f"<h2>Recipe</h2><details><summary>recipe.yaml</summary><pre>{text}</pre></details>"
 
 
@@ -197,14 +203,14 @@ def provenance(results: Results) -> str:
         named = ", ".join(f"{key} {value}" for key, value in cell.settings.items())
         settings.append([cell.row, cell.column, str(cell.n), str(cell.seed), cell.labels, named])
     versions = ", ".join(f"{name} {version}" for name, version in results.packages.items())
-    typed = f"<p><code>{escape(results.command)}</code></p>" if results.command else ""
+    typed = f"<p><code>{html_text(results.command, None)}</code></p>" if results.command else ""
     return (
         "<h2>How these figures were obtained</h2>"
         + html_table(["row", "model", "from", "revision", "hash", "weights", "teacher"], models, wide=True)
         + html_table(["measured by", "kind", "hash", "reference", "size", "hash"], judges, wide=True)
         + "<details><summary>Sampling settings of every cell</summary>"
         + html_table(["model", "sampling", "n", "seed", "labels", "settings"], settings, wide=True)
-        + f'</details><p class="soft">{escape(versions)}; {escape(results.device)}, '
-        f"{results.threads} threads; {escape(results.created)}; {results.seconds:.0f} s; protocol "
-        f"{escape(results.protocol)}.</p>" + typed
+        + f'</details><p class="soft">{html_text(versions)}; {html_text(results.device)}, '
+        f"{results.threads} threads; {html_text(results.created)}; {results.seconds:.0f} s; protocol "
+        f"{html_text(results.protocol)}.</p>" + typed
     )

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from di4c_cli.errors import UserError
+from di4c_cli.printable import printable
 from di4c_cli.recipe_file import nearest
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ FAILURE_GRACE_SECONDS = 5
 CHECKPOINT_SECONDS = 7200
 """Longest time that the processes may take to finish their step and write a checkpoint after a signal."""
 POLL_SECONDS = 0.05
+MAX_DIGITS = 6
+"""Digits of a launcher's numbers: more processes or ports do not exist."""
 HANDLED_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 """Signals for which torch installs handlers; they are restored when the run has ended."""
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -43,6 +46,26 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 def launched() -> bool:
     """Whether a launcher started this process: ours, `accelerate launch` or torchrun."""
     return LAUNCHER_VARIABLE in os.environ or "WORLD_SIZE" in os.environ or "LOCAL_RANK" in os.environ
+
+
+def check_launcher_variables() -> None:
+    """Reject values of a launcher's variables that no launcher sets; torch would wait for processes that never come."""
+    if "WORLD_SIZE" not in os.environ and "LOCAL_RANK" not in os.environ:
+        return
+    hint = "Unset it, or start the run with --processes, torchrun or `accelerate launch`."
+    numbers = {"WORLD_SIZE": 1, "RANK": 0, "LOCAL_RANK": -1, "MASTER_PORT": 0}
+    for name in numbers:
+        text = os.environ.get(name, str(numbers[name]))
+        if text != "-1" and not (text.isascii() and text.isdecimal() and len(text) <= MAX_DIGITS):
+            raise UserError(f"The environment variable {name} is '{text}' and not a sensible whole number.", hint)
+        numbers[name] = int(text)
+    size = numbers["WORLD_SIZE"]
+    for name in ("RANK", "LOCAL_RANK"):
+        if numbers[name] >= max(size, 1):
+            raise UserError(f"The environment variable {name} is {numbers[name]} with WORLD_SIZE {size}.", hint)
+    if (size > 1 or numbers["LOCAL_RANK"] >= 0) and not os.environ.get("MASTER_ADDR"):
+        name = "WORLD_SIZE" if size > 1 else "LOCAL_RANK"
+        raise UserError(f"The environment variable {name} is set, but MASTER_ADDR is not.", hint)
 
 
 def presets() -> dict[str, Path]:
@@ -174,7 +197,7 @@ def common_exit_code(codes: Mapping[int, int], first: int, stopped: bool, detail
     reason = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
     print(
         f"di4c: process {first + 1} of {len(codes)} {reason}, so the run stopped"
-        f"{f' ({detail})' if detail else ''}. "
+        f"{f' ({printable(detail)})' if detail else ''}. "
         "The last checkpoint is intact; run the same command again to go on.",
         file=sys.stderr,
         flush=True,

@@ -24,7 +24,7 @@ from accelerate.utils import InitProcessGroupKwargs, broadcast_object_list
 from torch import distributed
 
 from di4c_cli.errors import Di4cError, UserError
-from di4c_cli.training.launch import LAUNCHER_VARIABLE
+from di4c_cli.training.launch import LAUNCHER_VARIABLE, check_launcher_variables
 
 COLLECTIVE_TIMEOUT = timedelta(hours=2)
 """How long processes wait for each other; one may be encoding a corpus. A dead process is noticed at once."""
@@ -61,6 +61,7 @@ def lost_contact(error: Exception) -> bool:
 
 def make_accelerator(precision: str, device: str | None, trackers: Sequence[str], project: Path) -> Accelerator:
     """The accelerator of this process, for as many processes as the launcher started."""
+    check_launcher_variables()
     check_device(device)
     cpu = on_cpu(device)
     if cpu:

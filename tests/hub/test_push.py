@@ -81,9 +81,11 @@ def test_push_keeps_an_edited_card(hub: StandIn, here: Path, tmp_path: Path) -> 
 
 def write_results(folder: Path, digest: str, value: float, age: float) -> None:
     """A small results.json, some seconds old."""
-    cell = {"row": "student", "column": "4 steps", "steps": 4, "n": 10, "seed": 0}
+    cell = {"row": "student", "column": "4 steps", "steps": 4, "n": 10, "seed": 0, "seconds": 1.0}
+    model = {"row": "student", "ref": "x", "name": "x", "kind": "student", "digest": digest, "parameters": 1}
     results = {
-        "models": [{"row": "student", "kind": "student", "digest": digest}],
+        **{"protocol": "p", "title": "t", "created": "", "seconds": 1.0, "device": "cpu", "threads": 1},
+        **{"packages": {}, "instruments": [], "models": [model]},
         "cells": [{**cell, "figures": {"perplexity": {"value": value}}}],
     }
     folder.mkdir()
