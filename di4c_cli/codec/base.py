@@ -29,6 +29,10 @@ class Codec(ABC):
         """Text to ids; only text models have this."""
         raise UserError("This model makes images and takes no text.", "Leave --prompt and --infill out.")
 
+    def normalized(self, text: str) -> str:
+        """The text as the codec reads it."""
+        return text
+
 
 class Plain(Codec):
     """Ids of unknown meaning, decoded as lists of numbers."""
