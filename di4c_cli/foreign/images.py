@@ -16,7 +16,7 @@ from di4c_cli.errors import UserError
 from di4c_cli.foreign.regular import open_regular
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
-FORMATS = ("PNG", "JPEG", "MPO", "WEBP", "BMP", "GIF", "TIFF")
+FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF")
 """What a file may hold whatever its name; Pillow's other decoders are rarely tested, and one starts Ghostscript."""
 MAX_PIXELS = 2**26
 """8192 x 8192 pixels need 0.8 GB while they are converted; a sheet of 10 000 CIFAR images has 10 million."""

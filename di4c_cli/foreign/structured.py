@@ -9,6 +9,7 @@ import json
 import math
 import re
 from collections import Counter
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from di4c_cli.foreign import regular
 
 MAX_JSON_BYTES = 50 * 2**20
 """A results.json of a large evaluation has a few megabytes."""
-MAX_YAML_BYTES = 2**18
+MAX_YAML_BYTES = 2**17
 """PyYAML reads about 100 kB a second; the longest recipe has 5 kB."""
 MAX_DEPTH = 200
 """A config.json after many rounds nests two levels per round."""
@@ -77,6 +78,10 @@ def parse_yaml(content: bytes | str) -> Any:
     text = _decoded(content)
     if len(text) > MAX_YAML_BYTES:
         raise StructureError(f"it is longer than {regular.size_text(MAX_YAML_BYTES)}")
+    # PyYAML's time grows with the square of this depth, before its own recursion ends it
+    openings = accumulate({"[": 1, "{": 1, "]": -1, "}": -1}.get(mark, 0) for mark in text)
+    if max(openings, default=0) > MAX_DEPTH:
+        raise StructureError(f"it is nested deeper than {MAX_DEPTH} levels")
     try:
         tree = yaml.load(text, Loader=_Loader)
     except StructureError:
@@ -174,6 +179,9 @@ class _Loader(yaml.SafeLoader):
             reason = str(error) if isinstance(error, StructureError) else f"{text[:20]} is not a number"
             raise StructureError(f"line {node.start_mark.line + 1}: {reason}") from None
 
+    def unknown(self, node: yaml.Node) -> Any:
+        raise yaml.constructor.ConstructorError(None, None, f"the tag {node.tag} is not read", node.start_mark)
+
     def mapping(self, node: yaml.Node) -> Any:
         if not isinstance(node, yaml.MappingNode):
             raise yaml.constructor.ConstructorError(None, None, "a mapping was expected", node.start_mark)
@@ -202,7 +210,7 @@ def _build_loader() -> None:
     plain |= {"int": _Loader.number, "float": _Loader.number, "map": _Loader.mapping}
     for name, constructor in (plain | {"python/tuple": plain["seq"]}).items():
         _Loader.add_constructor(f"{tag}{name}", constructor)
-    _Loader.add_constructor(None, _Loader.construct_undefined)
+    _Loader.add_constructor(None, _Loader.unknown)
 
 
 _build_loader()
