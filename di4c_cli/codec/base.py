@@ -23,7 +23,7 @@ class Codec(ABC):
     def decode(self, x: Tensor) -> Any:
         """A list of strings, or uint8 images `(n, H, W)` or `(n, H, W, 3)`."""
 
-    def check_fits(self, length: int, symbols: int) -> None:
+    def check_fits(self, length: int, symbols: int) -> None:  # noqa: B027 (most codecs fit any model)
         """Reject a codec that cannot decode `length` ids below `symbols`."""
 
     def to(self, device: torch.device | str) -> Codec:

@@ -22,6 +22,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from di4c_cli.errors import Failure, UserError
+from di4c_cli.foreign.regular import size_text
 from di4c_cli.foreign.structured import read_json
 from di4c_cli.foreign.tokenizer_child import CPU_SECONDS
 
@@ -151,7 +152,7 @@ class BoundedTokenizer:
         if not isinstance(answer, dict):
             _stop(child)
             self._child = None
-            limits = f"{MAX_MEMORY // 2**30} GB of memory or {CPU_SECONDS:.0f} s for one text"
+            limits = f"{size_text(MAX_MEMORY)} of memory or {CPU_SECONDS:.0f} s for one text"
             raise self._failed(f"needs more than {limits}, or ended")
         if "error" in answer:
             raise self._failed(f"cannot be {'read' if name == 'load' else 'used'}: {answer['error']}")

@@ -14,7 +14,7 @@ import sys
 from array import array
 from typing import Any
 
-CPU_SECONDS = 20.0
+CPU_SECONDS = 10.0
 """Processor time of one request: a request of 1 MB takes about one second."""
 PR_SET_PDEATHSIG = 1
 
