@@ -83,19 +83,23 @@ class BoundedTokenizer:
         self.get_vocab_size()
 
     def get_vocab_size(self) -> int:
+        """The number of entries."""
         if self._child is None:
             self._start()
         return self._size
 
     def get_vocab(self) -> dict[str, int]:
+        """Ids by token."""
         return dict(self._call("get_vocab", [])[0])
 
     @lru_cache(maxsize=64)  # noqa: B019 (a tokenizer lives as long as its model)
     def token_to_id(self, token: str) -> int | None:
+        """The id of a token."""
         found: int | None = self._call("token_to_id", [token])[0]
         return found
 
     def id_to_token(self, id: int) -> str | None:
+        """The token of an id."""
         found: str | None = self._call("id_to_token", [id])[0]
         return found
 
@@ -108,6 +112,7 @@ class BoundedTokenizer:
         return self.encode_batch_fast([sequence])[0]
 
     def encode_batch_fast(self, input: list[str], *, add_special_tokens: bool = False) -> list[Encoded]:
+        """Ids of many texts; special tokens are never added."""
         lengths, rest = self._call("encode", input)
         if sum(lengths) * 4 != len(rest):
             raise self._failed("answers with another number of ids than it announces")
