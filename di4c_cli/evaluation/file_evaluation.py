@@ -11,12 +11,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from di4c_cli.errors import UserError
 from di4c_cli.evaluation.config import ScorerOptions
 from di4c_cli.evaluation.parts import ScoreParts, Scores
 from di4c_cli.evaluation.results import Cell, Figure, Results
 from di4c_cli.evaluation.run import SHOWN_TEXTS, new_results
 from di4c_cli.evaluation.sample_files import IMAGES_PER_BATCH, image_batches, is_text, read_texts
 from di4c_cli.evaluation.scorers import Scorer, ScorerContext, make_scorers
+from di4c_cli.foreign.regular import in_memory_limit, size_text
 from di4c_cli.tasks.base import ImageTask, ToyTask
 from di4c_cli.tasks.registry import TASKS
 
@@ -25,7 +27,7 @@ def evaluate_file(path: Path, options: ScorerOptions, n: int | None, out: Path) 
     """Figures of the first `n` samples of a file; images are small beside their features and stay in memory."""
     start = time.monotonic()
     text = is_text(path)
-    samples: Any = read_texts(path)[:n] if text else np.stack([*islice(chain.from_iterable(image_batches(path)), n)])
+    samples: Any = read_texts(path)[:n] if text else _images(path, n)
     size: tuple[int, ...] = () if text else samples.shape[1:]
     context = ScorerContext(None, _task_of_images(size), len(samples), out, options, image_size=size)
     (scorer,) = make_scorers(["judge" if text else "features"], context)
@@ -41,6 +43,17 @@ def evaluate_file(path: Path, options: ScorerOptions, n: int | None, out: Path) 
     )
     kind = "file-text" if text else "file-images"
     return new_results(kind, f"Samples of {path.name}", start, torch.device(options.device), [cell], [scorer])
+
+
+def _images(path: Path, n: int | None) -> np.ndarray:
+    """The first `n` images of a file or folder, or all, as far as memory allows."""
+    found: list[np.ndarray] = []
+    for image in islice(chain.from_iterable(image_batches(path)), n):
+        found.append(image)
+        if len(found) * image.nbytes > in_memory_limit():
+            limit = size_text(in_memory_limit())
+            raise UserError(f"The images of {path} take more than {limit}, too many for this machine.", "Use -n.")
+    return np.stack(found)
 
 
 def _task_of_images(size: tuple[int, ...]) -> ToyTask | None:

@@ -19,6 +19,7 @@ from di4c_cli.evaluation.models import EvaluatedModel
 from di4c_cli.evaluation.parts import Scores, identity
 from di4c_cli.evaluation.protocol import CellSpec, EvaluationProtocol
 from di4c_cli.evaluation.sample_files import read_array, read_texts
+from di4c_cli.foreign.arrays import as_integers
 from di4c_cli.model import Model
 from di4c_cli.sampler.plan import SamplingPlan
 from di4c_cli.tasks.base import ToyTask
@@ -147,6 +148,17 @@ def fit_prompts(protocol: EvaluationProtocol, model: Model) -> EvaluationProtoco
     return replace(protocol, prompts=replace(prompts, given=given, length=length), notes=(*protocol.notes, note))
 
 
+def prompt_ids(file: Path, count: int, symbols: int) -> torch.Tensor:
+    """The first `count` ids of every row of an array."""
+    stored = read_array(file)
+    if stored.ndim != 2 or not len(stored) or stored.shape[1] < count:
+        raise UserError(f"{file} does not hold ids (n, {count} or more).", "Check the prompts.")
+    array = as_integers(stored[: len(stored)], f"The ids of {file}").astype(np.int64)[:, :count]
+    if array.size and not 0 <= array.min() <= array.max() < symbols:
+        raise UserError(f"{file} holds ids outside the model's vocabulary of {symbols}.", "Check the prompts.")
+    return torch.from_numpy(array)
+
+
 def load_prompts(
     protocol: EvaluationProtocol, model: Model, task: ToyTask | None, file: Path | None
 ) -> Continuations | None:
@@ -159,10 +171,7 @@ def load_prompts(
         raise UserError("Prompts need a text model.", "Name one with --student or --teacher.")
     count = protocol.prompts.given
     if file is not None and file.suffix == ".npy":
-        array = np.array(read_array(file), dtype=np.int64)
-        if array.ndim != 2 or array.shape[1] < count:
-            raise UserError(f"{file} does not hold ids (n, {count} or more).", "Check the prompts.")
-        ids = torch.from_numpy(array[:, :count])
+        ids = prompt_ids(file, count, model.denoiser.symbols)
     elif file is None and task is not None:
         ids = task.data.held_out[:MAX_TASK_PROMPTS, :count]
     elif file is None and not protocol.prompts.text:
