@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from di4c_cli import files
 from di4c_cli.cli.console import command_line, emit_json, progress, say, show_table
 from di4c_cli.errors import UserError
 
@@ -84,11 +85,12 @@ def _eval(config: EvaluationConfig, json: bool) -> None:
     for one in expand(config):
         evaluation = prepare(one, say)
         say(evaluation.announcement())
-        with progress("samples", evaluation.total) as advance:
-            results = _with_command(evaluation.run(advance))
-        done.append(results)
-        for path in write_all(results, evaluation.out, run_folder(evaluation.out)):
-            say(f"wrote {path}")
+        with files.lock(evaluation.out):
+            with progress("samples", evaluation.total) as advance:
+                results = _with_command(evaluation.run(advance))
+            done.append(results)
+            for path in write_all(results, evaluation.out, run_folder(evaluation.out)):
+                say(f"wrote {path}")
         if not json:
             show(results, evaluation.protocol if config.protocol else None)
     if json:

@@ -12,6 +12,7 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
+from di4c_cli import files
 from di4c_cli.build import build_denoiser
 from di4c_cli.card import model_card
 from di4c_cli.config import ModelConfig
@@ -20,7 +21,6 @@ from di4c_cli.errors import Failure
 from di4c_cli.model import Model, load, load_folder
 from di4c_cli.model_folder import save_folder
 from di4c_cli.recipe import Recipe
-from di4c_cli.training.checkpoint import full_disk_explained
 from di4c_cli.training.loop import Report, RunContext, TrainingLoop
 from di4c_cli.training.metrics import MetricsFile, MetricsRow, check_trackers, read_rows, start_trackers, track
 from di4c_cli.training.pictures import draw_curves, write_samples
@@ -104,7 +104,7 @@ def _claim(folder: RunFolder, recipe: Recipe, options: RunOptions, stack: ExitSt
         moved = folder.move_aside()
         if moved is not None:
             options.say(f"The old run is now {moved}.")
-    stack.enter_context(folder.lock())
+    stack.enter_context(files.lock(folder.path))
     folder.clean()
     folder.start(recipe)
 
@@ -140,9 +140,8 @@ class Run:
                 self.one_round(number, stop)
             self.accelerator.wait_for_everyone()
         if self.accelerator.is_main_process:
-            with full_disk_explained(self.folder.student):
-                draw_curves(read_rows(self.folder.metrics), self.folder.curves, self.recipe.method.live_metrics)
-                self.folder.finish(self.recipe.rounds)
+            draw_curves(read_rows(self.folder.metrics), self.folder.curves, self.recipe.method.live_metrics)
+            self.folder.finish(self.recipe.rounds)
         self.accelerator.wait_for_everyone()
         self.accelerator.end_training()
 
@@ -165,8 +164,7 @@ class Run:
                 metrics.close()
         if self.accelerator.is_main_process:
             goal = self.folder.round_student(number)
-            with full_disk_explained(goal):
-                save_folder(goal, config, model.denoiser, model_card(config), teacher.codec_file)
+            save_folder(goal, config, model.denoiser, model_card(config), teacher.codec_file)
         self.accelerator.free_memory()
 
     def _train(
