@@ -20,6 +20,8 @@ MAX_LENGTH = 2**18
 MAX_STEPS = 2**16
 MAX_LATENT_NUMBERS = 2**22
 MAX_PARAMETERS = 20_000_000_000
+MAX_PROCESSES_PER_CORE = 8
+"""With --oversubscribe."""
 CHECK_CONFIG = "Check the model's config.json."
 
 Count = Annotated[int, Field(strict=True, ge=1, le=2**20)]
@@ -136,6 +138,11 @@ def check(config: ModelConfig) -> None:
         problem = f"{config.sampling.steps} sampling steps are beyond any use."
     if problem:
         raise UserError(problem, CHECK_CONFIG)
+
+
+def process_limit(devices: int, oversubscribe: bool = False) -> int:
+    """Most processes on so many CPU cores or GPUs."""
+    return devices * (MAX_PROCESSES_PER_CORE if oversubscribe else 1)
 
 
 def check_vqgan(settings: dict[str, Any]) -> None:

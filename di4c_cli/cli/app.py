@@ -12,6 +12,7 @@ import typer
 
 from di4c_cli import __version__
 from di4c_cli.cli.console import drop_output, guarded, settle_streams
+from di4c_cli.signals import stoppable
 
 app = typer.Typer(
     name="di4c",
@@ -68,7 +69,7 @@ for _name in COMMANDS:
     if isinstance(_command, typer.Typer):
         app.add_typer(_command, name=_name)
     else:
-        app.command(_name)(guarded(_command))
+        app.command(_name)(guarded(stoppable(_command)))
 
 
 def main() -> None:

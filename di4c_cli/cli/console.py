@@ -36,9 +36,6 @@ def guarded(command: Callable[Arguments, None]) -> Callable[Arguments, None]:
             command(*args, **options)
         except Di4cError as error:
             raise fail(error) from None
-        except KeyboardInterrupt:
-            print("di4c: stopped.", file=sys.stderr)
-            raise typer.Exit(130) from None
         except BrokenPipeError:
             drop_output()
             raise typer.Exit(0) from None

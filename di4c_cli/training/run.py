@@ -26,6 +26,7 @@ from di4c_cli.training.metrics import MetricsFile, MetricsRow, check_trackers, r
 from di4c_cli.training.pictures import draw_curves, write_samples
 from di4c_cli.training.plan import make_batch_plan
 from di4c_cli.training.processes import (
+    Stopped,
     StopRequest,
     idle_mps,
     leaving_process_group,
@@ -87,7 +88,7 @@ def _distill(recipe: Recipe, folder: RunFolder, options: RunOptions, accelerator
     with ExitStack() as stack:
         on_main(accelerator, lambda: _claim(folder, recipe, options, stack))
         try:
-            run.all_rounds(stack.enter_context(stop_on_signal(loud=main)))
+            run.all_rounds()
         except RuntimeError as error:
             if accelerator.num_processes == 1 or not lost_contact(error):
                 raise
@@ -132,12 +133,12 @@ class Run:
                 "learns unconditional samples only."
             )
 
-    def all_rounds(self, stop: StopRequest) -> None:
+    def all_rounds(self) -> None:
         """Train every round that is not finished, then draw the curves and write the run's student."""
         start_trackers(self.accelerator, self.recipe, self.folder.path.name)
         for number in range(1, self.recipe.rounds + 1):
             if not self.folder.round_done(number):
-                self.one_round(number, stop)
+                self.one_round(number)
             self.accelerator.wait_for_everyone()
         if self.accelerator.is_main_process:
             draw_curves(read_rows(self.folder.metrics), self.folder.curves, self.recipe.method.live_metrics)
@@ -145,7 +146,7 @@ class Run:
         self.accelerator.wait_for_everyone()
         self.accelerator.end_training()
 
-    def one_round(self, number: int, stop: StopRequest) -> None:
+    def one_round(self, number: int) -> None:
         """Train one round from its last checkpoint, if it has one, and write its student."""
         teacher, device = self.teacher, self.accelerator.device
         if number > 1:
@@ -156,15 +157,18 @@ class Run:
         source = with_synthetic(source, self.recipe, teacher, number, device, self.options.say)
         last = self.folder.last_checkpoint(number)
         metrics = self._metrics(number, last)
-        context = self._context(number, stop, metrics, config, teacher)
-        try:
-            model = self._train(number, teacher, source, config, context, last)
-        finally:
-            if metrics is not None:
-                metrics.close()
-        if self.accelerator.is_main_process:
-            goal = self.folder.round_student(number)
-            save_folder(goal, config, model.denoiser, model_card(config), teacher.codec_file)
+        with stop_on_signal(loud=self.accelerator.is_main_process) as stop:
+            context = self._context(number, stop, metrics, config, teacher)
+            try:
+                model = self._train(number, teacher, source, config, context, last)
+            finally:
+                if metrics is not None:
+                    metrics.close()
+            if self.accelerator.is_main_process:
+                goal = self.folder.round_student(number)
+                save_folder(goal, config, model.denoiser, model_card(config), teacher.codec_file)
+        if stop.asked and number < self.recipe.rounds:
+            raise Stopped(f"Stopped after round {number}.", "Run the same command again to resume.", stop.exit_code)
         self.accelerator.free_memory()
 
     def _train(
