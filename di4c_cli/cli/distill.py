@@ -43,9 +43,7 @@ def distill(
     ] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or mps; default: cuda if there is one.")] = None,
     processes: Annotated[int | None, typer.Option(min=1, help="Local processes to train with.")] = None,
-    oversubscribe: Annotated[
-        bool, typer.Option("--oversubscribe", help="Allow more processes than CPU cores.")
-    ] = False,
+    oversubscribe: Annotated[bool, typer.Option("--oversubscribe", help="Allow more processes than cores.")] = False,
     accelerate_config: Annotated[
         str | None, typer.Option("--accelerate-config", help="ddp, fsdp2, deepspeed-zero2 or a YAML file.")
     ] = None,
