@@ -24,7 +24,7 @@ LAUNCHER_VARIABLE = "DI4C_LAUNCHED"
 """Environment variable of launched processes; its value is the process id of the launcher."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 GRACE_SECONDS = 10.0
-POLL_SECONDS = 1.0
+POLL_SECONDS = 2.0
 SAME_KEY_PRESS_SECONDS = 0.2
 """A second signal within this time belongs to the same key press: some launchers send it twice."""
 
@@ -49,6 +49,7 @@ class _State:
     received: int | None = None
     since = 0.0
     running = False
+    repeated = False
     patience = 0
 
 
@@ -86,6 +87,8 @@ def stoppable(command: Callable[Arguments, None]) -> Callable[Arguments, None]:
             raise StoppedBySignal(number) from None
         finally:
             _State.running = False
+        if _State.received is not None:
+            raise StoppedBySignal(_State.received)
 
     return run
 
@@ -102,6 +105,9 @@ def patience() -> Iterator[None]:
 
 def _handle(number: int, frame: FrameType | None) -> None:
     now = time.monotonic()
+    if _State.repeated and _State.running:
+        _State.repeated = False
+        raise Interrupted
     if _State.received is not None and now - _State.since < SAME_KEY_PRESS_SECONDS:
         return
     if not _State.running or _State.received is not None:  # nothing to tidy up, or the second signal
@@ -122,6 +128,9 @@ def _watch(reading: int, launcher: int | None) -> None:
                 pending, deadline = number, time.monotonic() + GRACE_SECONDS
         if time.monotonic() > deadline:
             _end(pending)
+        if pending and not ready:  # some imports of native modules swallow the interruption
+            _State.repeated = True
+            os.kill(os.getpid(), pending)
         if died is not None and (died in ready or (died < 0 and os.getppid() != launcher)):
             died = None
             os.kill(os.getpid(), signal.SIGTERM)

@@ -17,10 +17,11 @@ from di4c_cli.build import build_denoiser
 from di4c_cli.card import model_card
 from di4c_cli.config import ModelConfig
 from di4c_cli.data.stream import Source
-from di4c_cli.errors import Failure
+from di4c_cli.errors import Failure, UserError
 from di4c_cli.model import Model, load, load_folder
 from di4c_cli.model_folder import save_folder
 from di4c_cli.recipe import Recipe
+from di4c_cli.training.estimate import check_memory, estimate
 from di4c_cli.training.loop import Report, RunContext, TrainingLoop
 from di4c_cli.training.metrics import MetricsFile, MetricsRow, check_trackers, read_rows, start_trackers, track
 from di4c_cli.training.pictures import draw_curves, write_samples
@@ -89,6 +90,8 @@ def _distill(recipe: Recipe, folder: RunFolder, options: RunOptions, accelerator
         on_main(accelerator, lambda: _claim(folder, recipe, options, stack))
         try:
             run.all_rounds()
+        except UserError as error:  # a bad record far inside the data: files are written by now
+            raise Failure(error.message, error.hint) from error
         except RuntimeError as error:
             if accelerator.num_processes == 1 or not lost_contact(error):
                 raise
@@ -115,7 +118,8 @@ class Run:
 
     def __init__(self, accelerator: Accelerator, recipe: Recipe, folder: RunFolder, options: RunOptions) -> None:
         self.accelerator, self.recipe, self.folder, self.options = accelerator, recipe, folder, options
-        make_batch_plan(recipe.training.batch, recipe.training.micro_batch, accelerator.num_processes)
+        training = recipe.training
+        self.plan = make_batch_plan(training.batch, training.micro_batch, accelerator.num_processes)
         # the main process first: it may fetch or encode what the others then find, and it reports mistakes
         on_main(accelerator, self._read)
         if not accelerator.is_main_process:
@@ -124,7 +128,10 @@ class Run:
     def _read(self) -> None:
         """Read teacher and data, and check that λ fits network and method; nothing is written."""
         self.teacher = load(self.recipe.teacher, weights=self.recipe.init_weights)
-        method_on_meta(self.recipe, student_config(self.teacher, self.recipe, 1), self.teacher.config)
+        student = student_config(self.teacher, self.recipe, 1)
+        method_on_meta(self.recipe, student, self.teacher.config)
+        if self.accelerator.device.type == "cpu":
+            check_memory(estimate(student, self.teacher.config, self.recipe, self.plan))
         self.source = open_round_data(self.recipe, self.teacher, 1, self.accelerator.device)
         labels = self.teacher.denoiser.labels
         if self.accelerator.is_main_process and labels and self.source.read(0, 1).label is None:
