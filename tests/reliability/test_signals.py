@@ -115,6 +115,7 @@ def test_launched_processes_end_with_a_launcher_killed_at_its_start(teacher: Pat
         deadline, family = time.monotonic() + PATIENCE, []
         while len(family) < 2:
             assert time.monotonic() < deadline
+            time.sleep(0.05)
             with suppress(psutil.Error):
                 family = psutil.Process(process.pid).children(recursive=True)
         process.kill()
