@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 
+from di4c_cli import signals
 from di4c_cli.cli import guard
 
 
 def main() -> None:
-    """Console-script entry point."""
+    """Console-script entry point: signals are handled before anything slow is imported."""
+    signals.install()
     guard.prepare_process()
     try:
         with guard.edge():
@@ -17,6 +19,8 @@ def main() -> None:
             app()
     except SystemExit as end:
         sys.exit(guard.flush_output() or end.code)
+    finally:
+        signals.leave()
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 from di4c_cli import __version__
 from di4c_cli.cli.console import emit
 from di4c_cli.cli.guard import edge
+from di4c_cli.signals import stoppable
 
 os.environ["MPLBACKEND"] = "agg"  # commands draw into files; matplotlib rejects an unknown value when it is imported
 
@@ -30,7 +31,6 @@ class GuardedGroup(TyperGroup):
         """Parse the options of a command and run it."""
         with edge():
             return super().invoke(*args, **options)
-
 
 app = typer.Typer(
     name="di4c",
@@ -88,4 +88,4 @@ for _name in COMMANDS:
     if isinstance(_command, typer.Typer):
         app.add_typer(_command, name=_name)
     else:
-        app.command(_name)(_command)
+        app.command(_name)(stoppable(_command))

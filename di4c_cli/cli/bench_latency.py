@@ -11,6 +11,7 @@ import typer
 
 from di4c_cli.cli.console import emit, emit_json, output_file, progress, say, show_table
 from di4c_cli.errors import UserError
+from di4c_cli.schema import MAX_BATCH, MAX_SAMPLES, MAX_THREADS
 
 if TYPE_CHECKING:
     from di4c_cli.bench.pairs import ModelPair
@@ -30,11 +31,14 @@ def bench_latency(
     ] = None,
     steps: Annotated[int | None, typer.Option(help="Sampling steps; default: those of the shape or model.")] = None,
     batch_size: Annotated[
-        int | None, typer.Option(min=1, help="Samples per batch; default: the paper's, 1 for a shape on a CPU.")
+        int | None,
+        typer.Option(min=1, max=MAX_BATCH, help="Samples per batch; default: the paper's, 1 for a shape on a CPU."),
     ] = None,
-    batches: Annotated[int, typer.Option(min=10, help="Timed batches of each side.")] = 10,
-    warmup: Annotated[int, typer.Option(min=1, help="Untimed batches of each side before them.")] = 2,
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; default: torch's choice.")] = None,
+    batches: Annotated[int, typer.Option(min=10, max=MAX_SAMPLES, help="Timed batches of each side.")] = 10,
+    warmup: Annotated[int, typer.Option(min=1, max=MAX_SAMPLES, help="Untimed batches of each side before them.")] = 2,
+    threads: Annotated[
+        int | None, typer.Option(min=1, max=MAX_THREADS, help="CPU threads; default: torch's choice.")
+    ] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or mps; default: cuda if there is one.")] = None,
     out: Annotated[Path, typer.Option(help="Where to write the plot, a .png file.")] = Path("latency.png"),
 ) -> None:

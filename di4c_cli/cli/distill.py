@@ -43,6 +43,7 @@ def distill(
     ] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or mps; default: cuda if there is one.")] = None,
     processes: Annotated[int | None, typer.Option(min=1, help="Local processes to train with.")] = None,
+    oversubscribe: Annotated[bool, typer.Option("--oversubscribe", help="Allow more processes than cores.")] = False,
     accelerate_config: Annotated[
         str | None, typer.Option("--accelerate-config", help="ddp, fsdp2, deepspeed-zero2 or a YAML file.")
     ] = None,
@@ -70,20 +71,23 @@ def distill(
     if recipe is None and teacher is not None and not known(teacher) and not launched():
         say(f"The recipe is {name}, by the kind of teacher; --recipe chooses another.")
     if dry_run:
-        _preview(resolved, folder, processes or 1, device, as_json)
+        _preview(resolved, folder, processes or 1, device, oversubscribe, as_json)
     elif launched() or (processes in (None, 1) and accelerate_config is None):
         _run(resolved, folder, device, force, as_json)
     else:
-        raise typer.Exit(_launch(accelerate_config, processes, device))
+        raise typer.Exit(_launch(resolved, accelerate_config, processes, device, oversubscribe))
 
 
-def _launch(config: str | None, processes: int | None, device: str | None) -> int:
+def _launch(recipe: Recipe, config: str | None, processes: int | None, device: str | None, oversubscribe: bool) -> int:
     """The same command in several processes; their environment tells them that they were launched."""
-    if config is not None:
-        return launch_with_accelerate(accelerate_preset(config), processes, sys.argv[1:])
-    from di4c_cli.training.processes import check_device, on_cpu
+    from di4c_cli.training.plan import make_batch_plan
+    from di4c_cli.training.processes import check_device, check_processes, on_cpu
 
     check_device(device)
+    check_processes(processes or 1, device, oversubscribe)
+    make_batch_plan(recipe.training.batch, recipe.training.micro_batch, processes or 1)
+    if config is not None:
+        return launch_with_accelerate(accelerate_preset(config), processes, sys.argv[1:])
     command = [sys.executable, "-m", "di4c_cli", *sys.argv[1:]]
     return launch(processes or 1, command, on_cpu(device))
 
@@ -138,11 +142,13 @@ def _run(recipe: Recipe, out: Path, device: str | None, force: bool, as_json: bo
     say("  " + command_line("di4c", "eval", "--student", folder.student))
 
 
-def _preview(recipe: Recipe, out: Path, processes: int, device: str | None, as_json: bool) -> None:
+def _preview(recipe: Recipe, out: Path, processes: int, device: str | None, oversubscribe: bool, as_json: bool) -> None:
     from dataclasses import asdict
 
     from di4c_cli.training.dry_run import preview
+    from di4c_cli.training.processes import check_processes
 
+    check_processes(processes, device, oversubscribe)
     found = preview(recipe, out, processes, device)
     if as_json:
         emit_json(asdict(found))

@@ -10,6 +10,7 @@ import typer
 
 from di4c_cli.cli.console import cell, emit, emit_json, output_file, progress, say
 from di4c_cli.errors import UserError
+from di4c_cli.schema import MAX_BATCH, MAX_SEED
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,13 +31,13 @@ def sample(
     ] = None,
     steps: Annotated[int | None, typer.Option(help="Sampling steps; default: the model's.")] = None,
     n: Annotated[int | None, typer.Option("-n", help="Samples; default: 16 images or 1 text.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed; sample i of a seed is always the same.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Seed; sample i of a seed is always the same.")] = 0,
     label: Annotated[str | None, typer.Option(help="Class: 3, or 0,1,2 in turn, or `all` in turn, or `none`.")] = None,
     out: Annotated[
         Path | None, typer.Option(help="File (.png, .txt) or, for shards, a folder; default: samples.png.")
     ] = None,
     batch_size: Annotated[
-        int | None, typer.Option(min=1, help="Samples per batch; does not change the samples.")
+        int | None, typer.Option(min=1, max=MAX_BATCH, help="Samples per batch; does not change the samples.")
     ] = None,
     sampler: Annotated[
         str | None, typer.Option(help="analytical, confidence or tau-leaping; default: the model's.")

@@ -10,6 +10,7 @@ import typer
 from di4c_cli import files, recipe_file
 from di4c_cli.cli.console import emit_json, say, show_table
 from di4c_cli.cli.live import LiveTable
+from di4c_cli.schema import MAX_SAMPLES
 from di4c_cli.training.sweep_recipe import read_sweep, row_recipes
 
 
@@ -21,7 +22,7 @@ def sweep(
     ] = None,
     data: Annotated[str | None, typer.Option(help="Data of all rows; default: the recipe's.")] = None,
     iterations: Annotated[int | None, typer.Option(help="Training steps of every row.")] = None,
-    samples: Annotated[int | None, typer.Option(min=2, help="Samples per figure.")] = None,
+    samples: Annotated[int | None, typer.Option(min=2, max=MAX_SAMPLES, help="Samples per figure.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of training and sampling.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Folder of the runs; default: runs/sweep-<name>-s<seed>.")] = None,
     settings: Annotated[list[str] | None, typer.Option("--set", help="Any recipe value, for all rows.")] = None,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field, model_validator
 
-from di4c_cli.schema import Section
+from di4c_cli.schema import MAX_ITERATIONS, Section
 
 if TYPE_CHECKING:
     from di4c_cli.latent.config import LatentConfig
@@ -29,9 +29,9 @@ class MethodConfig(Section):
     """How a student was trained, for its model card: the end of "It was trained by …"."""
 
     name: str
-    chunk_mb: float = Field(64.0, gt=0, description="memory of one chunk of logits")
+    chunk_mb: float = Field(64.0, gt=0, le=1e6, description="memory of one chunk of logits")
     cache_mb: float = Field(
-        256.0, ge=0, description="memory kept between the loss and its gradient; beyond it, recomputed"
+        256.0, ge=0, le=1e7, description="memory kept between the loss and its gradient; beyond it, recomputed"
     )
 
     @property
@@ -74,5 +74,7 @@ class TimeConfig(Section):
     """Distribution of t."""
 
     low: float = Field(0.0, ge=0, lt=1, description="t is uniform in [low, 1]")
-    grid: int | None = Field(None, ge=2, description="times are multiples of 1/grid, rounded up (SDTT: 1024)")
+    grid: int | None = Field(
+        None, ge=2, le=MAX_ITERATIONS, description="times are multiples of 1/grid, rounded up (SDTT: 1024)"
+    )
     one_share: float = Field(0.0, ge=0, le=1, description="probability that t is 1, where nothing is known")

@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 from pydantic import Field
 
 from di4c_cli.sampler.config import SamplingConfig
-from di4c_cli.schema import Section
+from di4c_cli.schema import MAX_ITERATIONS, Section
 from di4c_cli.training.config import TrainingConfig
 
 TaskName = Literal["tiny-digits", "tiny-pixels", "tiny-vq", "tiny-text"]
@@ -24,10 +24,14 @@ class PretrainConfig(Section):
     network: dict[str, Any] = Field(description="type and sizes, as in config.json")
     process: dict[str, Any] = Field(description="type and settings, as in config.json")
     codec: dict[str, Any] = Field(default_factory=dict, description="config.json's codec entry of the teacher")
-    labels: int | None = Field(None, ge=1, description="number of classes; none: unconditional")
+    labels: int | None = Field(None, ge=1, le=2**20, description="number of classes; none: unconditional")
     sampling: SamplingConfig = Field(default_factory=SamplingConfig, description="the teacher's sampling defaults")
     seed: int = Field(0, ge=0, lt=2**31, description="of weights and data order")
     training: TrainingConfig = Field(default_factory=TrainingConfig, description="the loop")
-    patience: int = Field(5, ge=1, description="evaluations without improvement before the training stops")
-    evaluate_every: int = Field(200, ge=1, description="iterations between evaluations on held-out data")
+    patience: int = Field(
+        5, ge=1, le=MAX_ITERATIONS, description="evaluations without improvement before the training stops"
+    )
+    evaluate_every: int = Field(
+        200, ge=1, le=MAX_ITERATIONS, description="iterations between evaluations on held-out data"
+    )
     time_low: float = Field(0.0, ge=0, lt=1, description="smallest time trained on")

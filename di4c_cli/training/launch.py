@@ -24,12 +24,11 @@ import psutil
 from di4c_cli.errors import UserError
 from di4c_cli.printable import printable
 from di4c_cli.recipe_file import nearest
+from di4c_cli.signals import LAUNCHER_VARIABLE, StoppedBySignal, patience
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing import SubprocessContext
 
-LAUNCHER_VARIABLE = "DI4C_LAUNCHED"
-"""Environment variable of launched processes; its value is the process id of the launcher."""
 FAILURE_GRACE_SECONDS = 5
 """Time that the other processes have to end by themselves after one has failed."""
 CHECKPOINT_SECONDS = 7200
@@ -116,7 +115,7 @@ def _run(command: list[str], environments: list[dict[str, str]]) -> int:
     logging.getLogger(elastic.__name__).setLevel(logging.CRITICAL)
     before = {number: signal.getsignal(number) for number in HANDLED_SIGNALS}
     ranks = range(len(environments))
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+    with patience(), tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         try:
             context = elastic.start_processes(
                 "di4c",
@@ -131,7 +130,7 @@ def _run(command: list[str], environments: list[dict[str, str]]) -> int:
             finally:
                 context.close(signal.SIGKILL)
         except elastic.SignalException as error:  # while the processes were started
-            return 128 + error.sigval
+            raise StoppedBySignal(error.sigval) from None
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
@@ -190,7 +189,10 @@ def common_exit_code(codes: Mapping[int, int], first: int, stopped: bool, detail
     """
     if stopped:
         found = set(codes.values())
-        return next((128 + number for number in STOP_SIGNALS if found & {128 + number, -number}), 1)
+        number = next((number for number in STOP_SIGNALS if found & {128 + number, -number}), None)
+        if number is not None and codes[0] < 0:  # killed before it could say so
+            print(f"di4c: {StoppedBySignal(number)}", file=sys.stderr, flush=True)
+        return 1 if number is None else 128 + number
     code = codes[first]
     if code > 0 and (first == 0 or codes[0] == code):
         return code

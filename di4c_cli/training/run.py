@@ -12,20 +12,22 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
+from di4c_cli import files
 from di4c_cli.build import build_denoiser
 from di4c_cli.card import model_card
 from di4c_cli.config import ModelConfig
 from di4c_cli.data.stream import Source
-from di4c_cli.errors import Failure
+from di4c_cli.errors import Failure, UserError
 from di4c_cli.model import Model, load, load_folder
 from di4c_cli.model_folder import save_folder
 from di4c_cli.recipe import Recipe
-from di4c_cli.training.checkpoint import full_disk_explained
+from di4c_cli.training.estimate import check_memory, estimate
 from di4c_cli.training.loop import Report, RunContext, TrainingLoop
 from di4c_cli.training.metrics import MetricsFile, MetricsRow, check_trackers, read_rows, start_trackers, track
 from di4c_cli.training.pictures import draw_curves, write_samples
 from di4c_cli.training.plan import make_batch_plan
 from di4c_cli.training.processes import (
+    Stopped,
     StopRequest,
     idle_mps,
     leaving_process_group,
@@ -87,7 +89,9 @@ def _distill(recipe: Recipe, folder: RunFolder, options: RunOptions, accelerator
     with ExitStack() as stack:
         on_main(accelerator, lambda: _claim(folder, recipe, options, stack))
         try:
-            run.all_rounds(stack.enter_context(stop_on_signal(loud=main)))
+            run.all_rounds()
+        except UserError as error:  # a bad record far inside the data: files are written by now
+            raise Failure(error.message, error.hint) from error
         except RuntimeError as error:
             if accelerator.num_processes == 1 or not lost_contact(error):
                 raise
@@ -104,7 +108,7 @@ def _claim(folder: RunFolder, recipe: Recipe, options: RunOptions, stack: ExitSt
         moved = folder.move_aside()
         if moved is not None:
             options.say(f"The old run is now {moved}.")
-    stack.enter_context(folder.lock())
+    stack.enter_context(files.lock(folder.path))
     folder.clean()
     folder.start(recipe)
 
@@ -114,7 +118,8 @@ class Run:
 
     def __init__(self, accelerator: Accelerator, recipe: Recipe, folder: RunFolder, options: RunOptions) -> None:
         self.accelerator, self.recipe, self.folder, self.options = accelerator, recipe, folder, options
-        make_batch_plan(recipe.training.batch, recipe.training.micro_batch, accelerator.num_processes)
+        training = recipe.training
+        self.plan = make_batch_plan(training.batch, training.micro_batch, accelerator.num_processes)
         # the main process first: it may fetch or encode what the others then find, and it reports mistakes
         on_main(accelerator, self._read)
         if not accelerator.is_main_process:
@@ -123,7 +128,10 @@ class Run:
     def _read(self) -> None:
         """Read teacher and data, and check that λ fits network and method; nothing is written."""
         self.teacher = load(self.recipe.teacher, weights=self.recipe.init_weights)
-        method_on_meta(self.recipe, student_config(self.teacher, self.recipe, 1), self.teacher.config)
+        student = student_config(self.teacher, self.recipe, 1)
+        method_on_meta(self.recipe, student, self.teacher.config)
+        if self.accelerator.device.type == "cpu":
+            check_memory(estimate(student, self.teacher.config, self.recipe, self.plan))
         self.source = open_round_data(self.recipe, self.teacher, 1, self.accelerator.device)
         labels = self.teacher.denoiser.labels
         if self.accelerator.is_main_process and labels and self.source.read(0, 1).label is None:
@@ -132,21 +140,20 @@ class Run:
                 "learns unconditional samples only."
             )
 
-    def all_rounds(self, stop: StopRequest) -> None:
+    def all_rounds(self) -> None:
         """Train every round that is not finished, then draw the curves and write the run's student."""
         start_trackers(self.accelerator, self.recipe, self.folder.path.name)
         for number in range(1, self.recipe.rounds + 1):
             if not self.folder.round_done(number):
-                self.one_round(number, stop)
+                self.one_round(number)
             self.accelerator.wait_for_everyone()
         if self.accelerator.is_main_process:
-            with full_disk_explained(self.folder.student):
-                draw_curves(read_rows(self.folder.metrics), self.folder.curves, self.recipe.method.live_metrics)
-                self.folder.finish(self.recipe.rounds)
+            draw_curves(read_rows(self.folder.metrics), self.folder.curves, self.recipe.method.live_metrics)
+            self.folder.finish(self.recipe.rounds)
         self.accelerator.wait_for_everyone()
         self.accelerator.end_training()
 
-    def one_round(self, number: int, stop: StopRequest) -> None:
+    def one_round(self, number: int) -> None:
         """Train one round from its last checkpoint, if it has one, and write its student."""
         teacher, device = self.teacher, self.accelerator.device
         if number > 1:
@@ -157,16 +164,18 @@ class Run:
         source = with_synthetic(source, self.recipe, teacher, number, device, self.options.say)
         last = self.folder.last_checkpoint(number)
         metrics = self._metrics(number, last)
-        context = self._context(number, stop, metrics, config, teacher)
-        try:
-            model = self._train(number, teacher, source, config, context, last)
-        finally:
-            if metrics is not None:
-                metrics.close()
-        if self.accelerator.is_main_process:
-            goal = self.folder.round_student(number)
-            with full_disk_explained(goal):
+        with stop_on_signal(loud=self.accelerator.is_main_process) as stop:
+            context = self._context(number, stop, metrics, config, teacher)
+            try:
+                model = self._train(number, teacher, source, config, context, last)
+            finally:
+                if metrics is not None:
+                    metrics.close()
+            if self.accelerator.is_main_process:
+                goal = self.folder.round_student(number)
                 save_folder(goal, config, model.denoiser, model_card(config), teacher.codec_file)
+        if stop.asked and number < self.recipe.rounds:
+            raise Stopped(f"Stopped after round {number}.", "Run the same command again to resume.", stop.exit_code)
         self.accelerator.free_memory()
 
     def _train(

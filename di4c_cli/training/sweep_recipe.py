@@ -6,14 +6,14 @@ Imports no torch.
 from __future__ import annotations
 
 import re
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from di4c_cli import recipe_file
 from di4c_cli.errors import UserError
 from di4c_cli.recipe import Recipe
-from di4c_cli.schema import Section
+from di4c_cli.schema import MAX_SAMPLES, MAX_STEPS, Section
 
 
 class SweepRow(Section):
@@ -36,8 +36,10 @@ class Sweep(Section):
     summary: str = Field(description="one line about it")
     base: str = Field(description="the recipe that all rows change")
     set: dict[str, Any] = Field(default_factory=dict, description="values common to all rows")
-    steps: list[int] = Field(min_length=1, description="sampling steps, the columns of the table")
-    samples: int = Field(2000, ge=2, description="samples for each figure")
+    steps: list[Annotated[int, Field(ge=1, le=MAX_STEPS)]] = Field(
+        min_length=1, description="sampling steps, the columns of the table"
+    )
+    samples: int = Field(2000, ge=2, le=MAX_SAMPLES, description="samples for each figure")
     metrics: list[str] = Field(
         default_factory=lambda: ["frechet", "is"], min_length=1, description="figures in each cell"
     )

@@ -140,7 +140,7 @@ def test_benchmark_compares_a_student_with_the_yardsticks() -> None:
 MISTAKES = [
     (["--shape", "mnist"], "unknown"),
     (["--shape", "cifar10", "--teacher", "tiny-digits"], "exclude each other"),
-    (["--steps", "0"], "too few"),
+    (["--steps", "0"], "impossible"),
     (["--out", "x.pdf"], "not a .png"),
     (["--device", "abacus"], "no device"),
 ]
