@@ -32,6 +32,7 @@ class GuardedGroup(TyperGroup):
         with edge():
             return super().invoke(*args, **options)
 
+
 app = typer.Typer(
     name="di4c",
     cls=GuardedGroup,

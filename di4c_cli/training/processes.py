@@ -27,7 +27,7 @@ from torch import distributed
 from di4c_cli.errors import Di4cError, UserError
 from di4c_cli.limits import process_limit
 from di4c_cli.signals import SAME_KEY_PRESS_SECONDS, patience
-from di4c_cli.training.launch import LAUNCHER_VARIABLE, check_launcher_variables
+from di4c_cli.training.launch import check_launcher_variables
 
 COLLECTIVE_TIMEOUT = timedelta(hours=2)
 """How long processes wait for each other; one may be encoding a corpus. A dead process is noticed at once."""
