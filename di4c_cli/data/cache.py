@@ -19,7 +19,7 @@ import numpy as np
 from di4c_cli import files
 from di4c_cli.errors import Failure, UserError
 from di4c_cli.foreign.arrays import ArrayOnDisk, open_npy
-from di4c_cli.foreign.regular import read_bytes
+from di4c_cli.foreign.regular import read_bytes, regular_file
 
 SET_CACHE = "Set DI4C_CACHE to a folder that can be written."
 CHECKSUM_BYTES = 4
@@ -60,7 +60,8 @@ def entry(kind: str, key: dict[str, Any]) -> Path:
 
 def stamp(paths: list[Path]) -> list[list[Any]]:
     """Files as part of a key: path, size and time of the last change."""
-    return [[str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns] for path in paths]
+    facts = [(path, regular_file(path).stat()) for path in paths]
+    return [[str(path.resolve()), fact.st_size, fact.st_mtime_ns] for path, fact in facts]
 
 
 @contextmanager

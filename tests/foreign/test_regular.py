@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from di4c_cli import recipe_file
-from di4c_cli.data.source import find_items
+from di4c_cli.data.cache import stamp
+from di4c_cli.data.source import find_items, probe
 from di4c_cli.errors import UserError
 from di4c_cli.evaluation import results
 from di4c_cli.evaluation.sample_files import image_batches, read_array, read_texts
@@ -77,3 +78,16 @@ def test_read_bytes_stops_at_the_limit_of_files_without_a_size() -> None:
 
 def test_size_text_is_short() -> None:
     assert [size_text(size) for size in (7, 2**10, 3 * 2**20, 6 * 2**30)] == ["7 bytes", "1 kB", "3 MB", "6 GB"]
+
+
+def test_data_folders_with_broken_links_and_pipes_are_described(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.txt")
+    (tmp_path / "gone.png").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "a.txt").write_text("some words")
+    assert "0.0 MB" in probe(str(tmp_path), text_model())
+    with pytest.raises(UserError, match="is a pipe"):
+        probe(str(tmp_path / "pipe.txt"), text_model())
+    with pytest.raises(UserError, match=r"no file .*gone\.png"):
+        stamp([tmp_path / "gone.png"])
+    with pytest.raises(UserError, match=r"no file .*gone\.png"):
+        list(image_batches(tmp_path))
