@@ -12,7 +12,7 @@ import typer
 
 from di4c_cli import __version__
 from di4c_cli.cli.console import drop_output, guarded, settle_streams
-from di4c_cli.signals import stoppable
+from di4c_cli.signals import install, stoppable
 
 app = typer.Typer(
     name="di4c",
@@ -74,6 +74,7 @@ for _name in COMMANDS:
 
 def main() -> None:
     """Console-script entry point."""
+    install()  # a script of an older installation begins here
     settle_streams()
     # without a home directory matplotlib warns about its temporary folder
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
