@@ -46,6 +46,7 @@ class StoppedBySignal(Di4cError):
 class _State:
     """Signals are a matter of the whole process, and so is this."""
 
+    installed = False
     received: int | None = None
     since = 0.0
     running = False
@@ -54,7 +55,10 @@ class _State:
 
 
 def install() -> None:
-    """Handle the signals of a `di4c` process; called once, before anything slow is imported."""
+    """Handle the signals of a `di4c` process; called before anything slow is imported, and once more does nothing."""
+    if _State.installed:
+        return
+    _State.installed = True
     for number in SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:  # `nohup` and shells ask to ignore some
             signal.signal(number, _handle)

@@ -15,7 +15,13 @@ from di4c_cli.errors import UserError
 from di4c_cli.methods import METHODS
 from di4c_cli.teacher import recipe_for
 from di4c_cli.teacher.registry import known
-from di4c_cli.training.launch import check_launcher_variables, launch, launch_with_accelerate, launched
+from di4c_cli.training.launch import (
+    check_launcher_variables,
+    configured_processes,
+    launch,
+    launch_with_accelerate,
+    launched,
+)
 from di4c_cli.training.launch import preset as accelerate_preset
 
 if TYPE_CHECKING:
@@ -83,13 +89,16 @@ def _launch(recipe: Recipe, config: str | None, processes: int | None, device: s
     from di4c_cli.training.plan import make_batch_plan
     from di4c_cli.training.processes import check_device, check_processes, on_cpu
 
+    preset = None if config is None else accelerate_preset(config)
+    configured, machines = (1, 1) if preset is None else configured_processes(preset)
+    count = processes or configured
     check_device(device)
-    check_processes(processes or 1, device, oversubscribe)
-    make_batch_plan(recipe.training.batch, recipe.training.micro_batch, processes or 1)
-    if config is not None:
-        return launch_with_accelerate(accelerate_preset(config), processes, sys.argv[1:])
+    check_processes(-(-count // machines), device, oversubscribe)
+    make_batch_plan(recipe.training.batch, recipe.training.micro_batch, count)
+    if preset is not None:
+        return launch_with_accelerate(preset, processes, sys.argv[1:])
     command = [sys.executable, "-m", "di4c_cli", *sys.argv[1:]]
-    return launch(processes or 1, command, on_cpu(device))
+    return launch(count, command, on_cpu(device))
 
 
 def resolve(recipe: str | None, method: str | None, flags: dict[str, Any], settings: list[str]) -> tuple[Recipe, str]:

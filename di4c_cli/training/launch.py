@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import re
 import signal
 import socket
 import sys
@@ -83,6 +84,14 @@ def preset(name: str) -> Path:
         f"Unknown Accelerate configuration '{name}'.{nearest(name, known)}",
         f"Choose one of {', '.join(known)}, or give the path of a YAML file.",
     )
+
+
+def configured_processes(config: Path) -> tuple[int, int]:
+    """The numbers of processes and machines in an Accelerate configuration; 1 where it has none."""
+    text = config.read_text(encoding="utf-8", errors="replace")
+    found = [re.search(rf"^{key}:\s*(\d{{1,9}})\s*$", text, re.M) for key in ("num_processes", "num_machines")]
+    processes, machines = (int(number.group(1)) if number else 1 for number in found)
+    return processes, max(1, machines)
 
 
 def launch_with_accelerate(config: Path, processes: int | None, arguments: list[str]) -> int:
