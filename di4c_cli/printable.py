@@ -22,7 +22,7 @@ def printable(text: object, limit: int | None = 500, lines: bool = False) -> str
         shown = shown.replace("\r\n", "\n")
     if not shown.isprintable() or any(letter in shown for letter in INVISIBLE_LETTERS):
         kept = "\n\t" if lines else ""
-        shown = "".join(char if char in kept or _visible(char) else _escape(char) for char in shown)
+        shown = "".join(char if char in kept or visible(char) else _escape(char) for char in shown)
     return _shorten(shown, limit)
 
 
@@ -31,7 +31,8 @@ def markdown(text: object, limit: int = 200) -> str:
     return MARKDOWN_MARKS.sub(lambda found: "\\" + found[0], printable(text, limit))
 
 
-def _visible(char: str) -> bool:
+def visible(char: str) -> bool:
+    """Whether a character has a shape, or is a space."""
     return (char.isprintable() or unicodedata.category(char) == "Zs") and char not in INVISIBLE_LETTERS
 
 

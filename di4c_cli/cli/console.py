@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from di4c_cli.cli.guard import tell
 from di4c_cli.errors import UserError
-from di4c_cli.printable import printable
+from di4c_cli.printable import printable, visible
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -57,8 +57,8 @@ def emit_json(value: Any) -> None:
     """Print one JSON object on one line of stdout; hidden characters, and those the encoding lacks, are escapes."""
     unicode = (sys.stdout.encoding or "").lower().startswith("utf")
     text = json.dumps(value, ensure_ascii=not unicode, allow_nan=False)
-    if not text.isprintable():
-        text = re.sub(r"[^ -~]", lambda found: found[0] if found[0].isprintable() else json.dumps(found[0])[1:-1], text)
+    if not text.isascii():
+        text = re.sub(r"[^ -~]", lambda found: found[0] if visible(found[0]) else json.dumps(found[0])[1:-1], text)
     print(text, flush=True)
 
 
