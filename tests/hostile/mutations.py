@@ -196,7 +196,14 @@ def damage(path: Path, rng: random.Random) -> str:
 
 
 def change_values(path: Path, rng: random.Random) -> str:
-    """One change of a JSON or YAML file's tree."""
+    """One change of a JSON or YAML file's tree; of its bytes if it is damaged already."""
+    try:
+        return _change_values(path, rng)
+    except (ValueError, RecursionError, yaml.YAMLError):
+        return damage(path, rng)
+
+
+def _change_values(path: Path, rng: random.Random) -> str:
     if path.suffix == ".json":
         path.write_bytes(json_text(change_tree(json.loads(path.read_text()), rng), rng))
     elif path.suffix == ".jsonl":

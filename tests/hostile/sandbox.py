@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import errno
 import gc
-import hashlib
 import io
 import os
 import pty
@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 import traceback
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -31,6 +32,7 @@ MEMORY_BYTES = 2 * 2**30
 """Memory that a case sees as the machine's, and may use beside what the imported packages take."""
 SPARE_BYTES = 2**30
 """What it could use beyond that before an allocation fails, so that the use is measured and not only prevented."""
+OWN_BYTES = 6 * 2**30
 FILE_BYTES = 3 * 2**30
 CPU_SECONDS = 30.0
 WALL_SECONDS = 240.0
@@ -41,6 +43,7 @@ ORPHAN_SECONDS = 5.0
 BROKEN = 70
 """Exit code of a copy in which the guard let an exception pass."""
 PR_SET_CHILD_SUBREAPER = 36
+CHANGES = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link", "os.symlink", "os.chmod", "os.chown")
 
 
 @dataclass
@@ -63,20 +66,19 @@ class Outcome:
 
 def adopt_orphans() -> None:
     """Become the parent of processes whose parent dies, so that none escapes; warm up what copies share."""
+    resource.setrlimit(resource.RLIMIT_DATA, (OWN_BYTES, OWN_BYTES))  # a mistake here must not take the machine's memory
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     gc.collect()
     gc.freeze()
 
 
 def snapshot(folder: Path) -> dict[str, str]:
-    """Kind and content of everything below a folder; contents beyond a megabyte by size and time."""
+    """Kind of everything below a folder; of files the size and the time of the last change, to the nanosecond."""
     found = {}
     for path in sorted(folder.rglob("*")):
         state = path.lstat()
         kind = stat.S_IFMT(state.st_mode)
-        if kind == stat.S_IFREG and state.st_size <= 2**20:
-            what = hashlib.sha256(path.read_bytes()).hexdigest()
-        elif kind == stat.S_IFREG:
+        if kind == stat.S_IFREG:
             what = f"{state.st_size} {state.st_mtime_ns}"
         elif kind == stat.S_IFLNK:
             what = os.readlink(path)
@@ -119,11 +121,11 @@ def run(
     log.rmdir()
     code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
     spent = usage.ru_utime + usage.ru_stime
-    peak = max(0, usage.ru_maxrss * 1024 - _BASELINE())
+    peak = max(0, usage.ru_maxrss * 1024 - _baseline())
     return Outcome(words, code, out, err, peak, spent, stopped, late, terminal, left, before, snapshot(place))
 
 
-def _BASELINE() -> int:
+def _baseline() -> int:
     """Memory that a copy has at its start."""
     return int(psutil.Process().memory_info().rss)
 
@@ -184,8 +186,12 @@ def _case(words: list[str], place: Path, streams: list[Path], side: int, prepare
     code = BROKEN
     try:
         os.setsid()
+        atexit._clear()  # the parent's own, which delete its temporary folder
+        weakref.finalize._registry.clear()  # type: ignore[attr-defined]
+        weakref.finalize._registered_with_atexit = False  # type: ignore[attr-defined]
         _redirect(streams, side)
         _bound()
+        _confine(place.parent)
         os.chdir(place)
         os.environ.update(HOME=str(place / "home"), TMPDIR=str(place / "tmp"), DI4C_CACHE=str(place / "home" / "cache"))
         os.environ.pop("COLUMNS", None)
@@ -237,3 +243,21 @@ def _bound() -> None:
     ask = os.sysconf
     pages = MEMORY_BYTES // ask("SC_PAGE_SIZE")
     os.sysconf = lambda name: pages if name in ("SC_PHYS_PAGES", "SC_AVPHYS_PAGES") else ask(name)  # type: ignore[assignment]
+
+
+def _confine(folder: Path) -> None:
+    """Forbid changes of files elsewhere, as permissions forbid them to an ordinary user; the round may run as root."""
+    inside = (os.path.realpath(folder) + os.sep, "/dev/null", "/dev/full", "/proc/self/")
+
+    def audit(event: str, args: tuple[Any, ...]) -> None:
+        if event == "open":
+            touched = args[:1] if isinstance(args[2], int) and args[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT) else ()
+        else:
+            touched = args[: {"os.rename": 2, "os.link": 2}.get(event, 1)] if event in CHANGES else ()
+        for path in touched:
+            if isinstance(path, (str, bytes, os.PathLike)):
+                real = os.path.realpath(os.fsdecode(path)) + (os.sep if event != "open" else "")
+                if not real.startswith(inside):
+                    raise PermissionError(errno.EACCES, "Permission denied", os.fsdecode(path))
+
+    sys.addaudithook(audit)
