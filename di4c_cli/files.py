@@ -42,9 +42,14 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
+def real_path(path: Path) -> Path:
+    """The absolute path without links; a link that leads to itself stays, where `Path.resolve` raises."""
+    return Path(os.path.realpath(path))
+
+
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a temporary file beside the target, fsync it and rename it."""
-    path = path.resolve()  # a link stands for its target
+    path = real_path(path)
     if path.exists() and not path.is_file():
         raise UserError(f"{path} is not a file.", "Choose another name.")
     with full_disk_explained(path):
@@ -66,7 +71,7 @@ def write_text(path: Path, content: str) -> None:
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
     """A folder that gets its name only when its contents are complete; it replaces an older folder."""
-    path = path.resolve()  # "." has no name, and a link stands for its target
+    path = real_path(path)  # "." has no name
     with full_disk_explained(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         recover(path)

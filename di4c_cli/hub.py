@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from di4c_cli.errors import Di4cError, Failure, UserError
+from di4c_cli.files import real_path
 from di4c_cli.hub_limits import limit_client
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
@@ -126,7 +127,7 @@ def damage_or(error: UserError, files: list[Path]) -> Di4cError:
     The client caches large files under their SHA-256, which reveals damage.
     """
     for path in files:
-        blob = path.resolve()
+        blob = real_path(path)
         if re.fullmatch(r"[0-9a-f]{64}", blob.name) and blob.is_file() and _sha256(blob) != blob.name:
             blob.unlink()
             path.unlink(missing_ok=True)

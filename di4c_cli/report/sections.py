@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from di4c_cli.evaluation.results import Cell, Results
+from di4c_cli.files import real_path
 from di4c_cli.foreign.regular import read_bytes
 from di4c_cli.foreign.structured import MAX_YAML_BYTES, StructureError, parse_json
 from di4c_cli.methods import METHODS
@@ -119,7 +120,7 @@ def _pictures(cells: list[Cell], folder: Path) -> str:
     for cell in cells:
         path = folder / cell.picture
         # the name comes from a file and must not lead out of the folder
-        if path.is_file() and path.resolve().is_relative_to(folder.resolve()):
+        if path.is_file() and real_path(path).is_relative_to(real_path(folder)):
             data = base64.b64encode(read_bytes(path, MAX_PICTURE_BYTES, "picture")).decode()
             name = html_text(f"{cell.row}, {cell.column}")
             image = f'<img alt="samples of {name}" src="data:image/png;base64,{data}">'

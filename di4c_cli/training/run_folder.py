@@ -160,7 +160,7 @@ def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 def default_out(teacher: str, recipe: str, seed: int) -> Path:
     """`runs/<teacher>-<recipe>-s<seed>`, with only the last part of a teacher's path."""
     path, here = Path(teacher), Path(teacher).exists()
-    words = [word for word in (path.resolve() if here else path).parts if word not in ("/", ".", "..")]
+    words = [word for word in (files.real_path(path) if here else path).parts if word not in ("/", ".", "..")]
     if len(words) > 1 and words[-1] in ("student", "teacher"):
         words = words[:-1]
     name = "-".join(words[-1:] if here else words) or "model"
