@@ -57,9 +57,12 @@ def emit_json(value: Any) -> None:
     """Print one JSON object on one line of stdout; hidden characters, and those the encoding lacks, are escapes."""
     unicode = (sys.stdout.encoding or "").lower().startswith("utf")
     text = json.dumps(value, ensure_ascii=not unicode, allow_nan=False)
-    if not text.isascii():
-        text = re.sub(r"[^ -~]", lambda found: found[0] if visible(found[0]) else json.dumps(found[0])[1:-1], text)
-    print(text, flush=True)
+    print(re.sub(r"[^ -~]", lambda found: found[0] if visible(found[0]) else _json_escape(found[0]), text), flush=True)
+
+
+def _json_escape(char: str) -> str:
+    """JSON's escape of a character; json.dumps leaves DEL as it is."""
+    return json.dumps(char)[1:-1] if char != "\x7f" else "\\u007f"
 
 
 def cell(text: object) -> Text:
