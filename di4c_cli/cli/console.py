@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from di4c_cli.cli.guard import tell
-from di4c_cli.errors import UserError
+from di4c_cli.errors import SENTENCE_LIMIT, UserError
 from di4c_cli.printable import printable, visible
 
 if TYPE_CHECKING:
     from rich.text import Text
 
 
-CELL_LIMIT = 500
-"""Characters of a table's cell."""
+CELL_LIMIT, LINE_LIMIT = 500, 5000
+"""Characters of a table's cell and of a line of the result."""
 
 
 def command_line(*words: object) -> str:
@@ -43,30 +43,38 @@ def output_file(path: Path, suffix: str = "") -> Path:
     return target if path.is_symlink() else path
 
 
-def say(text: str = "") -> None:
+def say(text: str = "", limit: int | None = SENTENCE_LIMIT) -> None:
     """Print a line for the user on stderr."""
-    tell(text)
+    tell(text, limit)
 
 
 def emit(text: object, lines: bool = False) -> None:
     """Print a result on stdout: one line, or with `lines` a text with its own lines."""
-    print(printable(text, None, lines), flush=True)
+    print(printable(text, None if lines else LINE_LIMIT, lines), flush=True)
+
+
+def file_name(text: str) -> str:
+    """A foreign name as part of a file's name."""
+    return re.sub(r"[^\w.@+=-]+", "-", text)[:100]
 
 
 def emit_json(value: Any) -> None:
     """Print one JSON object on one line of stdout; hidden characters, and those the encoding lacks, are escapes."""
     unicode = (sys.stdout.encoding or "").lower().startswith("utf")
     text = json.dumps(value, ensure_ascii=not unicode, allow_nan=False)
-    if not text.isascii():
-        text = re.sub(r"[^ -~]", lambda found: found[0] if visible(found[0]) else json.dumps(found[0])[1:-1], text)
-    print(text, flush=True)
+    print(re.sub(r"[^ -~]", lambda found: found[0] if visible(found[0]) else _json_escape(found[0]), text), flush=True)
 
 
-def cell(text: object) -> Text:
+def _json_escape(char: str) -> str:
+    """JSON's escape of a character; json.dumps leaves DEL as it is."""
+    return json.dumps(char)[1:-1] if char != "\x7f" else "\\u007f"
+
+
+def cell(text: object, limit: int | None = CELL_LIMIT, lines: bool = False) -> Text:
     """A text for Rich, without markup."""
     from rich.text import Text
 
-    return Text(printable(text, CELL_LIMIT))
+    return Text(printable(text, limit, lines))
 
 
 def show_table(title: str, columns: list[str], rows: list[list[str]]) -> None:

@@ -147,12 +147,12 @@ def memory_fault(error: BaseException) -> Failure | None:
     )
 
 
-def tell(line: str) -> None:
+def tell(line: str, limit: int | None = SENTENCE_LIMIT) -> None:
     """Print a line on stderr; a run does not stop because nobody can read its messages."""
     if sys.stderr is None:  # print would then write to stdout
         return
     try:
-        print(printable(line, SENTENCE_LIMIT), file=sys.stderr, flush=True)
+        print(printable(line, limit), file=sys.stderr, flush=True)
     except (OSError, ValueError):
         drop(sys.stderr)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from di4c_cli.cli.console import cell, emit, emit_json, output_file, progress, say
+from di4c_cli.cli.console import cell, emit, emit_json, file_name, output_file, progress, say
 from di4c_cli.errors import UserError
 from di4c_cli.schema import MAX_BATCH, MAX_SEED
 
@@ -117,7 +117,7 @@ def _sample(request: SampleRequest, out: Path | None, batch_size: int | None, sh
 def _to_shards(prepared: PreparedSample, out: Path | None, batch_size: int | None) -> dict[str, Any]:
     from di4c_cli.generate import shards
 
-    name = prepared.model.name.replace("/", "-")
+    name = file_name(prepared.model.name)
     folder = out or Path(f"samples-{name}-{prepared.plan.steps}-s{prepared.seed}")
     with progress("samples", prepared.n) as advance:
         manifest = shards.stream(prepared, folder, batch_size, advance)
@@ -182,9 +182,9 @@ def _live(prepared: PreparedSample) -> list[str]:
             def update(left: int, t: float, x: Tensor, live: Live = live) -> None:
                 text = masked_texts(codec, x)[0]
                 if console.is_terminal:
-                    live.update(cell(f"[{left} steps left] {text}"))
+                    live.update(cell(f"[{left} steps left] {text}", None, lines=True))
                 else:
-                    say(f"t={t:.3g}: {text}")
+                    say(f"t={t:.3g}: {text}", None)
 
             texts += codec.decode(prepared.draw(i, 1, on_step=update))
     return texts

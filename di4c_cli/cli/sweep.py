@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from di4c_cli import files, recipe_file
-from di4c_cli.cli.console import emit_json, say, show_table
+from di4c_cli.cli.console import emit_json, file_name, say, show_table
 from di4c_cli.cli.live import LiveTable
 from di4c_cli.schema import MAX_SAMPLES
 from di4c_cli.training.sweep_recipe import read_sweep, row_recipes
@@ -34,7 +34,7 @@ def sweep(
     overrides = {key: value for key, value in flags.items() if value is not None}
     overrides |= dict(recipe_file.parse_assignment(text) for text in settings or [])
     table = read_sweep(recipe)
-    folder = out or Path("runs") / f"sweep-{table.name.replace('/', '-')}-s{seed}"
+    folder = out or Path("runs") / f"sweep-{file_name(table.name)}-s{seed}"
     rows = row_recipes(table, base, overrides)
 
     # after the checks, because torch is slow to import

@@ -35,6 +35,7 @@ SVG_NOISE = r'<metadata>.*?</metadata>|<style.*?</style>| xmlns(:\w+)?="[^"]*"|<
 LINE_STYLES = ("-", "--", ":", "-.")
 PNG_SIZE, LARGE, SMALL = (6.4, 4.0), (7.0, 3.2), (4.2, 2.6)
 """Inches. A chart that is drawn small gets a small size, so that its numbers stay readable."""
+MAX_DRAWN = 1e100
 LOG_SCALE_RATIO = 3.0
 """Quality with steps saved is drawn in logarithms if it differs by more than this factor."""
 TRADE_OFF_PARTNER = {"frechet": "is"}
@@ -52,6 +53,13 @@ class Line:
     style: str = "-"
     markers: bool = True
 
+    def __post_init__(self) -> None:
+        """Leave out what matplotlib cannot scale."""
+        ends = self.ends or [None] * len(self.points)
+        kept = [(point, end) for point, end in zip(self.points, ends, strict=True) if drawable(*point)]
+        self.points = [point for point, _ in kept]
+        self.ends = [end if end is not None and drawable(*end) else None for _, end in kept]
+
 
 @dataclass
 class Chart:
@@ -66,6 +74,11 @@ class Chart:
     log_y: bool = False
     notes: list[tuple[float, float, str]] = field(default_factory=list)
     """Short texts below points."""
+
+
+def drawable(*values: float) -> bool:
+    """Whether all values are finite and far from the largest number."""
+    return all(abs(value) < MAX_DRAWN for value in values)
 
 
 def row_colour(results: Results, row: str) -> str:
@@ -101,7 +114,7 @@ def _add_steps_saved(chart: Chart, results: Results, metric: str) -> None:
     """Steps saved below the student's points, and a logarithmic axis where quality spans much."""
     points = {c.steps: c.figures[metric].value for c in results.cells if c.row == "student" and metric in c.figures}
     for entry in results.steps_saved[:-1]:
-        if entry.steps in points:
+        if entry.steps in points and drawable(points[entry.steps]):
             text = f"{'≥' if entry.at_least else ''}{entry.steps_saved.value:.2g}×"
             chart.notes.append((float(entry.steps), points[entry.steps], text))
     values = [y for line in chart.lines for _, y in line.points]

@@ -22,6 +22,7 @@ from di4c_cli.report.charts import (
     Chart,
     Line,
     as_svg,
+    drawable,
     row_colour,
     steps_chart,
     tradeoff_charts,
@@ -158,7 +159,11 @@ def curves(run: Path | None) -> str:
     charts = []
     for name in CURVES:
         values = [row.get(name, row.get(OLD_CURVES.get(name, name))) for row in rows]
-        points = [(float(i), value) for i, value in enumerate(values, 1) if isinstance(value, (int, float))]
+        points = [
+            (float(i), value)
+            for i, value in enumerate(values, 1)
+            if isinstance(value, (int, float)) and drawable(value)
+        ]
         if len(points) > 1:
             line = Line(name, ROW_COLOURS["student"], _thin(points), markers=False)
             charts.append(Chart(f"{name} in training", "iteration", name, [line]))

@@ -116,7 +116,7 @@ def test_printable_leaves_ordinary_text_alone() -> None:
 
 
 @every_payload
-def test_console_functions(name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_console_functions(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     text = PAYLOADS[name]
     console.say(text)
     console.emit(text[:1000], lines=True)
@@ -152,6 +152,7 @@ def test_tables_and_bars_in_a_terminal(name: str, columns: int, monkeypatch: pyt
         assert forbidden not in seen
 
 
+@pytest.mark.slow
 @slow_sink
 def test_arguments_echoed_by_commands(name: str) -> None:
     text = PAYLOADS[name]
@@ -279,6 +280,7 @@ def test_published_card(name: str, folder: Path, tmp_path: Path) -> None:
     assert_inert_markdown(card.decode())
 
 
+@pytest.mark.slow
 @slow_sink
 def test_recipes_of_a_stranger(name: str, tmp_path: Path) -> None:
     text = PAYLOADS[name]
@@ -297,6 +299,7 @@ def test_recipes_of_a_stranger(name: str, tmp_path: Path) -> None:
     assert_clean(call("sweep", path), 1, 2)
 
 
+@pytest.mark.slow
 @slow_sink
 def test_names_of_datasets_and_columns(name: str, folder: Path, tmp_path: Path) -> None:
     parquet, arrow = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
