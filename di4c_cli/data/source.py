@@ -80,8 +80,8 @@ def probe(name: str, model: Model, here: bool = True) -> str:
         return f"{len(found.files)} Parquet files of {found.repo}@{found.commit[:12]}, fetched when reached"
     path = Path(name)
     if not _is_embedded(name) and path.exists() and (model.config.codec.get("type") == "text" or not here):
-        found = filter(is_regular, path.rglob("*")) if path.is_dir() else [regular_file(path)]
-        size = sum(file.stat().st_size for file in found)
+        inside = filter(is_regular, path.rglob("*")) if path.is_dir() else [regular_file(path)]
+        size = sum(file.stat().st_size for file in inside)
         for file in text.text_files(path)[:1]:
             next(text.documents(file), None)
         return f"{path}, {size / 1e6:.1f} MB"
