@@ -164,7 +164,7 @@ def full_disk_explained(target: Path) -> Iterator[None]:
 
 def _beside(path: Path, ending: str) -> Path:
     """`.NAME` + ending; a name that would become too long is shortened."""
-    kept = path.name.encode()[: MAX_NAME_BYTES - len(ending) - 8]
+    kept = os.fsencode(path.name)[: MAX_NAME_BYTES - len(ending) - 8]
     return path.with_name(f".{os.fsdecode(kept)}{ending}")
 
 
