@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import math
 import os
-import re
 import signal
 import socket
 import sys
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from di4c_cli.errors import UserError
+from di4c_cli.foreign.structured import read_yaml
 from di4c_cli.printable import printable
 from di4c_cli.recipe_file import nearest
 from di4c_cli.signals import LAUNCHER_VARIABLE, StoppedBySignal, patience
@@ -88,15 +88,18 @@ def preset(name: str) -> Path:
 
 def configured_processes(config: Path) -> tuple[int, int]:
     """The numbers of processes and machines in an Accelerate configuration; 1 where it has none."""
-    text = config.read_text(encoding="utf-8", errors="replace")
-    found = [re.search(rf"^{key}:\s*(\d{{1,9}})\s*$", text, re.M) for key in ("num_processes", "num_machines")]
-    processes, machines = (int(number.group(1)) if number else 1 for number in found)
-    return processes, max(1, machines)
+    tree = read_yaml(config, "Accelerate configuration")
+    if not isinstance(tree, dict):
+        raise UserError(f"{config} is not an Accelerate configuration.", "Write one with `accelerate config`.")
+    found = [1 if tree.get(key) is None else tree[key] for key in ("num_processes", "num_machines")]
+    if not all(type(number) is int and 1 <= number < 10**MAX_DIGITS for number in found):
+        raise UserError(f"{config} has impossible numbers of processes or machines.", "Use whole numbers from 1 on.")
+    return found[0], found[1]
 
 
 def launch_with_accelerate(config: Path, processes: int | None, arguments: list[str]) -> int:
     """Run `accelerate launch` with a configuration; its processes run the same `di4c` command."""
-    command = ["-m", "accelerate.commands.launch", "--quiet", "--config_file", str(config)]
+    command = ["-m", "di4c_cli.training.accelerate_launcher", "--quiet", "--config_file", str(config)]
     if processes is not None:
         command += ["--num_processes", str(processes)]
     return _run([sys.executable, *command, "-m", "di4c_cli", *arguments], [{}])

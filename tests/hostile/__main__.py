@@ -4,8 +4,8 @@
     python -m tests.hostile --target tokenizer --number 31 --seed 7
     python -m tests.hostile --grid
 
-Every case is a function of the seed, its target and its number. Failures are written to --failures with the command that
-repeats each. The exit code is 1 if there is any.
+Every case is a function of the seed, its target and its number. Failures are written to --failures, each with the
+command that repeats it. The exit code is 1 if there is any.
 """
 
 from __future__ import annotations
@@ -54,14 +54,17 @@ def _round(given: argparse.Namespace, folder: Path) -> int:
     if given.number is not None:
         return _one(given, root)
     todo = _todo(given)
-    readers = [_worker(todo[index :: given.workers], given, root, folder / f"work-{index}") for index in range(given.workers)]
+    readers = [
+        _worker(todo[index :: given.workers], given, root, folder / f"work-{index}") for index in range(given.workers)
+    ]
     found = []
     with given.failures.open("w") as out, given.log.open("w") as log:
         for verdict in _verdicts(readers):
             found.append(verdict)
             print(json.dumps(verdict), file=log)
             if verdict["ending"] == "failed":
-                verdict["again"] = f"python -m tests.hostile --target '{verdict['target']}' --number {verdict['number']} --seed {given.seed}"
+                place = f"--target '{verdict['target']}' --number {verdict['number']} --seed {given.seed}"
+                verdict["again"] = f"python -m tests.hostile {place}"
                 print(json.dumps(verdict), file=out, flush=True)
                 print(f"{verdict['target']} {verdict['number']}: {verdict['problems']}", file=sys.stderr)
     missing = len(todo) - len(found)
@@ -100,7 +103,9 @@ def _worker(todo: list[tuple[str, int]], given: argparse.Namespace, root: Path, 
                     else:
                         verdict = cases.run(target, given.seed, number, root, work)
                 except Exception:
-                    verdict = cases.Verdict(target, number, "failed", "", [], ["the round itself"], said=traceback.format_exc())
+                    verdict = cases.Verdict(
+                        target, number, "failed", "", [], ["the round itself"], said=traceback.format_exc()
+                    )
                 print(json.dumps(vars(verdict)), file=out, flush=True)
         shutil.rmtree(work, ignore_errors=True)
     finally:
@@ -133,7 +138,13 @@ def _show(found: list[dict], given: argparse.Namespace, missing: int, seconds: f
     peak = max((v["peak"] for v in found), default=0)
     longest = max((v["seconds"] for v in found if v["ending"] != "stopped"), default=0)
     summary = dict(zip(("cases", *ENDINGS), rows[-1][1:], strict=True))
-    summary |= {"missing": missing, "seed": given.seed, "peak_mb": peak >> 20, "longest_s": longest, "minutes": round(seconds / 60, 1)}
+    summary |= {
+        "missing": missing,
+        "seed": given.seed,
+        "peak_mb": peak >> 20,
+        "longest_s": longest,
+        "minutes": round(seconds / 60, 1),
+    }
     print(json.dumps(summary))
 
 

@@ -36,8 +36,8 @@ def bomb(path: Path, rng: random.Random) -> str:
     elif kind == ".safetensors":
         shape, stop = rng.choice([([10**6, 10**6], 4 * 10**12), ([2**62, 4], 8), ([0], 0), ([], 4), ([-1], 4)])
         header = {rng.choice(["a", CONTROLS, "x" * 10**5]): {"dtype": "F32", "shape": shape, "data_offsets": [0, stop]}}
-        header["__metadata__"] = rng.choice([{}, {"format": "pt"}, {CONTROLS: MARKUP}, nested(3000, False)])
-        content = json.dumps(header).encode()
+        header["__metadata__"] = rng.choice([{}, {"format": "pt"}, {CONTROLS: MARKUP}, "deep"])
+        content = json.dumps(header).encode().replace(b'"deep"', b"[" * 3000 + b"]" * 3000)
         length = rng.choice([len(content), 2**63, 0, len(content) * 2])
         path.write_bytes(length.to_bytes(8, "little") + content + bytes(100))
     elif kind in (".png", ".jpg"):
@@ -45,12 +45,21 @@ def bomb(path: Path, rng: random.Random) -> str:
     elif kind == ".npy":
         _npy(path, rng)
     elif kind in (".json", ".yaml"):
-        pieces = ["[" * 10**5, '{"a":' * 10**5, "[" + "0," * 10**6 + "0]", '"' + "x" * 10**7 + '"', "9" * 10**6, "{" + '"a":1,' * 10**5 + '"a":1}']
+        pieces = [
+            "[" * 10**5,
+            '{"a":' * 10**5,
+            "[" + "0," * 10**6 + "0]",
+            '"' + "x" * 10**7 + '"',
+            "9" * 10**6,
+            "{" + '"a":1,' * 10**5 + '"a":1}',
+        ]
         path.write_text(rng.choice(pieces))
     elif kind == ".parquet":
         _parquet(path, rng)
     else:
-        path.write_bytes(rng.choice([b"[MASK*999999999]", b"[MASK]" * 10**5, b"a" * 10**7, b"\n" * 10**6, b"a " * 10**6]))
+        path.write_bytes(
+            rng.choice([b"[MASK*999999999]", b"[MASK]" * 10**5, b"a" * 10**7, b"\n" * 10**6, b"a " * 10**6])
+        )
     return f"{path.name}: bomb"
 
 
@@ -79,7 +88,9 @@ def _header(fields: Any) -> bytes:
 
 def _npy(path: Path, rng: random.Random) -> None:
     """A header with an odd type, shape or syntax."""
-    descr = rng.choice(["<f8", "|O", "<U1000000", "|V8", "<c16", "<M8[ns]", ">i8", "|S9", [("a", "<f4"), ("b", "|O")], 5, "x", "|b1"])
+    descr = rng.choice(
+        ["<f8", "|O", "<U1000000", "|V8", "<c16", "<M8[ns]", ">i8", "|S9", [("a", "<f4"), ("b", "|O")], 5, "x", "|b1"]
+    )
     shape = rng.choice([(10**12,), (2**63, 2**63), (-1,), (), (0,), (3, 0, 5), "x", (1.5,), (1,) * 40, (4000,)])
     fields: Any = {"descr": descr, "fortran_order": rng.choice([True, False, "x"]), "shape": shape}
     if rng.random() < 0.2:
@@ -132,14 +143,43 @@ def odd(path: Path, rng: random.Random) -> str:
     elif path.suffix == ".parquet":
         _parquet(path, rng)
     else:
-        texts = ["", " ", "\ufeffa b", "a\r\nb\rc", "\x00" * 50, CONTROLS * 20, MARKUP, "字" * 9999, "a\u2028b\x85c", "[MASK]", "[MASK*0]", "[MASK*-1]", "[MASK*]"]
+        texts = [
+            "",
+            " ",
+            "\ufeffa b",
+            "a\r\nb\rc",
+            "\x00" * 50,
+            CONTROLS * 20,
+            MARKUP,
+            "字" * 9999,
+            "a\u2028b\x85c",
+            "[MASK]",
+            "[MASK*0]",
+            "[MASK*-1]",
+            "[MASK*]",
+        ]
         path.write_bytes(rng.choice([rng.choice(texts).encode(), b"\xff\xfe\x00\x41", b"a\xc3", rng.randbytes(3000)]))
     return f"{path.name}: odd"
 
 
 def _array(rng: random.Random) -> np.ndarray:
     kinds = ["u1", "i1", "<u2", ">u2", "<i4", ">i8", "<u8", "<f2", "<f4", ">f8", "b1", "c8", "M8[s]", "U3", "S2"]
-    shape = rng.choice([(), (0,), (7,), (4000,), (24, 8, 8), (24, 64), (24, 8, 8, 1), (24, 8, 8, 3), (24, 3, 8, 8), (2, 5), (0, 8, 8), (1, 1, 1, 1, 1)])
+    shape = rng.choice(
+        [
+            (),
+            (0,),
+            (7,),
+            (4000,),
+            (24, 8, 8),
+            (24, 64),
+            (24, 8, 8, 1),
+            (24, 8, 8, 3),
+            (24, 3, 8, 8),
+            (2, 5),
+            (0, 8, 8),
+            (1, 1, 1, 1, 1),
+        ]
+    )
     kind = rng.choice(kinds)
     if kind[-1] == "]" or kind[0] in "US":
         return np.zeros(shape, kind)
@@ -173,7 +213,9 @@ def _odd_npz(path: Path, rng: random.Random) -> str:
     elif rng.random() < 0.5 and arrays[name].size and arrays[name].dtype.kind in "iuf":
         changed = arrays[name].astype(rng.choice(["<u8", "<f4", ">f8", "<f2", "i1", ">i4"]))
         changed = changed.reshape(rng.choice([changed.shape, (-1,), (1, *changed.shape), changed.shape[::-1]]))
-        changed.reshape(-1)[rng.randrange(changed.size)] = rng.choice([0, 1, 2**63 - 1]) if changed.dtype == "<u8" else rng.choice([0, 100])
+        changed.reshape(-1)[rng.randrange(changed.size)] = (
+            rng.choice([0, 1, 2**63 - 1]) if changed.dtype == "<u8" else rng.choice([0, 100])
+        )
         arrays[name] = changed
     else:
         arrays[name] = _array(rng)
@@ -213,7 +255,11 @@ def tokenizer(path: Path, rng: random.Random) -> str:
     """Parts that make texts grow, pad, truncate or recurse."""
     tree = json.loads(path.read_text())
     grow = {"type": "Replace", "pattern": {"String": ""}, "content": rng.choice(["x" * 1000, CONTROLS, "", "aa"])}
-    grown = {"type": "Replace", "pattern": {"Regex": rng.choice(["", ".", "(a+)+$", "(?=.)", "(", "\\b|x{1000}"])}, "content": "aaaaaaaaaa"}
+    grown = {
+        "type": "Replace",
+        "pattern": {"Regex": rng.choice(["", ".", "(a+)+$", "(?=.)", "(", "\\b|x{1000}"])},
+        "content": "aaaaaaaaaa",
+    }
     padding = {"strategy": {"Fixed": rng.choice([10**9, 10**6, -1])}, "direction": "Right", "pad_to_multiple_of": None}
     padding |= {"pad_id": rng.choice([0, 10**9]), "pad_type_id": 0, "pad_token": "x" * rng.choice([1, 10**5])}
     changes: list[tuple[str, Any]] = [
@@ -223,11 +269,43 @@ def tokenizer(path: Path, rng: random.Random) -> str:
         ("pre_tokenizer", {"type": "Metaspace", "replacement": "_", "prepend_scheme": "always", "split": True}),
         ("pre_tokenizer", {"type": "Split", "pattern": {"Regex": "(a|a)*b"}, "behavior": "Isolated", "invert": False}),
         ("padding", padding),
-        ("truncation", {"direction": "Right", "max_length": rng.choice([0, 1, 10**18]), "strategy": "LongestFirst", "stride": rng.choice([0, 10**9])}),
+        (
+            "truncation",
+            {
+                "direction": "Right",
+                "max_length": rng.choice([0, 1, 10**18]),
+                "strategy": "LongestFirst",
+                "stride": rng.choice([0, 10**9]),
+            },
+        ),
         ("post_processor", {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}),
-        ("added_tokens", [{"id": rng.choice([0, 96, 97, 10**9, -1]), "content": rng.choice(["", "a", CONTROLS, MARKUP, "x" * 10**6]), "single_word": False, "lstrip": True, "rstrip": True, "normalized": rng.random() < 0.5, "special": rng.random() < 0.5}]),
-        ("model", {**tree["model"], "vocab": rng.choice([{}, {"a": 10**9}, {"a": 0, "b": 0}, {CONTROLS: 0, MARKUP: 1, "w0": 2}, [["a", float(10**300)]], []])}),
-        ("model", {**tree["model"], "unk_token": rng.choice([None, "missing", 5]), "dropout": rng.choice([None, 0.5, -1, 2])}),
+        (
+            "added_tokens",
+            [
+                {
+                    "id": rng.choice([0, 96, 97, 10**9, -1]),
+                    "content": rng.choice(["", "a", CONTROLS, MARKUP, "x" * 10**6]),
+                    "single_word": False,
+                    "lstrip": True,
+                    "rstrip": True,
+                    "normalized": rng.random() < 0.5,
+                    "special": rng.random() < 0.5,
+                }
+            ],
+        ),
+        (
+            "model",
+            {
+                **tree["model"],
+                "vocab": rng.choice(
+                    [{}, {"a": 10**9}, {"a": 0, "b": 0}, {CONTROLS: 0, MARKUP: 1, "w0": 2}, [["a", float(10**300)]], []]
+                ),
+            },
+        ),
+        (
+            "model",
+            {**tree["model"], "unk_token": rng.choice([None, "missing", 5]), "dropout": rng.choice([None, 0.5, -1, 2])},
+        ),
         ("normalizer", nested(300, True)),
     ]
     for key, value in rng.sample(changes, rng.choice([1, 1, 2])):

@@ -7,17 +7,33 @@ import os
 import pkgutil
 import random
 import shutil
+import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import di4c_cli
-from tests.hostile import faithful, grammar, kills, oracle, sandbox, targets
+from tests.hostile import faithful, grammar, kills, oracle, sandbox, targets, tensors
 
 TERMINAL_SHARE = 0.15
 LIBRARIES = [
-    *("matplotlib.pyplot", "matplotlib.backends.backend_agg", "pyarrow.parquet", "accelerate", "tokenizers", "safetensors.torch"),
+    *(
+        "matplotlib.pyplot",
+        "matplotlib.backends.backend_agg",
+        "pyarrow.parquet",
+        "accelerate",
+        "tokenizers",
+        "safetensors.torch",
+    ),
     *("huggingface_hub.constants", "huggingface_hub.hf_api", "huggingface_hub.file_download", "huggingface_hub.errors"),
-    *("rich.table", "rich.progress", "rich.live", "PIL.Image", "PIL.PngImagePlugin", "scipy.linalg", "torch.distributed"),
+    *(
+        "rich.table",
+        "rich.progress",
+        "rich.live",
+        "PIL.Image",
+        "PIL.PngImagePlugin",
+        "scipy.linalg",
+        "torch.distributed",
+    ),
     *("torch._dynamo", "torch.utils._sympy.functions"),
 ]
 
@@ -61,6 +77,7 @@ def warm_up() -> None:
     from di4c_cli.hub import client
 
     client()
+    warnings.filterwarnings("ignore", "Duplicate name", UserWarning)  # of zip files that are made here
     sandbox.adopt_orphans()
 
 
@@ -88,6 +105,8 @@ def judge(target: str, number: int, case: targets.Case, place: Path, terminal: b
     """Run a case and compare what happened with the promises."""
     outcome = sandbox.run(case.words, place, case.stop_after, terminal, case.prepare)
     found = oracle.problems(outcome, case.replaced)
+    if case.model and outcome.code == 0:
+        found += tensors.problems(place / case.model)
     ending = "failed" if found else "stopped" if outcome.code in (130, 143) else "refused" if outcome.code else "worked"
     said = (outcome.stderr or outcome.stdout)[-1500:]
     return Verdict(

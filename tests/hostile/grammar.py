@@ -16,38 +16,251 @@ from di4c_cli.cli.app import app
 from tests.hostile.mutations import CONTROLS, MARKUP
 
 TEXTS = [
-    *("", " ", "x", "-", "--", "~", "$HOME", "*", "None", "true", "all", "none", "list", "λ字🙂", "\udcff\udcfe", "a=b", "="),
-    *("x" * 300, "x" * 100_000, "a,b,,c", ",", "0,1,2", "1,nan", "[1, 2]", "{a: 1}", "a: [", "a\nb\tc", "user/name", "user/name@v/1"),
-    *("../x", "user/name@../x", "user//name", "@", CONTROLS, MARKUP, "%s%n{0}", "http://127.0.0.1:9/x", "file:///etc/passwd"),
+    *(
+        "",
+        " ",
+        "x",
+        "-",
+        "--",
+        "~",
+        "$HOME",
+        "*",
+        "None",
+        "true",
+        "all",
+        "none",
+        "list",
+        "λ字🙂",
+        "\udcff\udcfe",
+        "a=b",
+        "=",
+    ),
+    *(
+        "x" * 300,
+        "x" * 100_000,
+        "a,b,,c",
+        ",",
+        "0,1,2",
+        "1,nan",
+        "[1, 2]",
+        "{a: 1}",
+        "a: [",
+        "a\nb\tc",
+        "user/name",
+        "user/name@v/1",
+    ),
+    *(
+        "../x",
+        "user/name@../x",
+        "user//name",
+        "@",
+        CONTROLS,
+        MARKUP,
+        "%s%n{0}",
+        "http://127.0.0.1:9/x",
+        "file:///etc/passwd",
+    ),
 ]
 NUMBERS = [
-    *("0", "1", "2", "3", "-1", "-0", "2.5", "1e3", "1e999", "nan", "-inf", "inf", "0x10", "1_000", "٣", " 3", "3 ", "+3"),
-    *("1000", "65536", "100000", "4194304", str(2**31), str(2**63 - 1), str(2**63), str(2**64), "9" * 5000, "-" + "9" * 30),
+    *(
+        "0",
+        "1",
+        "2",
+        "3",
+        "-1",
+        "-0",
+        "2.5",
+        "1e3",
+        "1e999",
+        "nan",
+        "-inf",
+        "inf",
+        "0x10",
+        "1_000",
+        "٣",
+        " 3",
+        "3 ",
+        "+3",
+    ),
+    *(
+        "1000",
+        "65536",
+        "100000",
+        "4194304",
+        str(2**31),
+        str(2**63 - 1),
+        str(2**63),
+        str(2**64),
+        "9" * 5000,
+        "-" + "9" * 30,
+    ),
     *("0.5", "1e-320", "1e308", "-1e308", "1e-9", ".", "e", "1,2", "1 2", ""),
 ]
 WORDS = [
-    *("cpu", "cuda", "cuda:99", "mps", "meta", "hpu", "xla", "privateuseone", "cpu:7", "auto", "analytical", "confidence"),
-    *("tau-leaping", "sample", "argmax", "float32", "float64", "float16", "no", "bf16", "fp16", "fp8", "di4c", "variational"),
-    *("moment-matching", "sdtt", "tiny-digits", "tiny-text", "tiny-vq-student", "tiny-speedup", "sdtt-7", "teacher", "embedded"),
-    *("embedded:tiny-text", "bytes", "tf299", "paper", "cifar10", "gpt2", "pretrain/tiny-digits", "ablations/alpha", "main"),
+    *(
+        "cpu",
+        "cuda",
+        "cuda:99",
+        "mps",
+        "meta",
+        "hpu",
+        "xla",
+        "privateuseone",
+        "cpu:7",
+        "auto",
+        "analytical",
+        "confidence",
+    ),
+    *(
+        "tau-leaping",
+        "sample",
+        "argmax",
+        "float32",
+        "float64",
+        "float16",
+        "no",
+        "bf16",
+        "fp16",
+        "fp8",
+        "di4c",
+        "variational",
+    ),
+    *(
+        "moment-matching",
+        "sdtt",
+        "tiny-digits",
+        "tiny-text",
+        "tiny-vq-student",
+        "tiny-speedup",
+        "sdtt-7",
+        "teacher",
+        "embedded",
+    ),
+    *(
+        "embedded:tiny-text",
+        "bytes",
+        "tf299",
+        "paper",
+        "cifar10",
+        "gpt2",
+        "pretrain/tiny-digits",
+        "ablations/alpha",
+        "main",
+    ),
 ]
 SETTINGS = [
-    *("training.iterations", "training.batch", "training.optimizer.lr", "training.ema", "method.latents", "latent.dim", "seed"),
-    *("training.checkpoint_every", "sampling.steps", "sampling.tile", "data", "teacher", "name", "method", "latent", "rounds"),
-    *("training.optimizer.betas", "method.time", "training", "nothing.at.all", "latent.distribution", "training.precision", ""),
+    *(
+        "training.iterations",
+        "training.batch",
+        "training.optimizer.lr",
+        "training.ema",
+        "method.latents",
+        "latent.dim",
+        "seed",
+    ),
+    *(
+        "training.checkpoint_every",
+        "sampling.steps",
+        "sampling.tile",
+        "data",
+        "teacher",
+        "name",
+        "method",
+        "latent",
+        "rounds",
+    ),
+    *(
+        "training.optimizer.betas",
+        "method.time",
+        "training",
+        "nothing.at.all",
+        "latent.distribution",
+        "training.precision",
+        "",
+    ),
 ]
-YAMLS = ["2024-02-31", "0b_", "1:61", "9" * 5000, "[" * 500, "&a [*a]", "!!python/name:os.system", "{a: {b: {c: 1}}}", ".nan"]
+YAMLS = [
+    "2024-02-31",
+    "0b_",
+    "1:61",
+    "9" * 5000,
+    "[" * 500,
+    "&a [*a]",
+    "!!python/name:os.system",
+    "{a: {b: {c: 1}}}",
+    ".nan",
+]
 PATHS = [
-    *("missing", "missing/deep/er", ".", "..", "in", "out", "special/pipe", "special/loop", "special/folder", "special/closed"),
-    *("special/empty", "special/dangling", "special/λ 字\x1b[8m", "special/device", "/dev/null", "/dev/full", "/dev/zero", "/dev/stdin"),
-    *("/proc/self/mem", "/proc/self/fd/0", "x" * 300, "x/" * 3000, "in/notes.txt", "in/digits", "in/text", "in/run", "in/data"),
-    *("in/evaluation/results.json", "in/digits/config.json", "in/digits/model.safetensors", "in/data/digits.npz", "in/recipe.yaml"),
-    *("in/data/corpus.parquet", "in/data/tokens.npy", "in/data/grey", "in/data/statistics.npz", "in/words.json", "in/sdtt", "in/shards"),
-    *("out/a.png", "out/a.txt", "out/a", "out/a/b/c.html", "in/notes.txt/x", "out/a.png/", "out/\udcff.png", "out/" + "y" * 260 + ".png"),
+    *(
+        "missing",
+        "missing/deep/er",
+        ".",
+        "..",
+        "in",
+        "out",
+        "special/pipe",
+        "special/loop",
+        "special/folder",
+        "special/closed",
+    ),
+    *(
+        "special/empty",
+        "special/dangling",
+        "special/λ 字\x1b[8m",
+        "special/device",
+        "/dev/null",
+        "/dev/full",
+        "/dev/zero",
+        "/dev/stdin",
+    ),
+    *(
+        "/proc/self/mem",
+        "/proc/self/fd/0",
+        "x" * 300,
+        "x/" * 3000,
+        "in/notes.txt",
+        "in/digits",
+        "in/text",
+        "in/run",
+        "in/data",
+    ),
+    *(
+        "in/evaluation/results.json",
+        "in/digits/config.json",
+        "in/digits/model.safetensors",
+        "in/data/digits.npz",
+        "in/recipe.yaml",
+    ),
+    *(
+        "in/data/corpus.parquet",
+        "in/data/tokens.npy",
+        "in/data/grey",
+        "in/data/statistics.npz",
+        "in/words.json",
+        "in/sdtt",
+        "in/shards",
+    ),
+    *(
+        "out/a.png",
+        "out/a.txt",
+        "out/a",
+        "out/a/b/c.html",
+        "in/notes.txt/x",
+        "out/a.png/",
+        "out/\udcff.png",
+        "out/" + "y" * 260 + ".png",
+    ),
 ]
 BASES: dict[str, list[list[str]]] = {
-    "sample": [["--teacher", "in/digits", "-n", "1", "--steps", "1"], ["--teacher", "in/text", "-n", "2", "--steps", "2"], []],
-    "eval": [["--teacher", "in/digits", "--steps", "1", "-n", "3", "--out", "out/e"], ["--samples", "in/data/digits.npz", "-n", "4"]],
+    "sample": [
+        ["--teacher", "in/digits", "-n", "1", "--steps", "1"],
+        ["--teacher", "in/text", "-n", "2", "--steps", "2"],
+        [],
+    ],
+    "eval": [
+        ["--teacher", "in/digits", "--steps", "1", "-n", "3", "--out", "out/e"],
+        ["--samples", "in/data/digits.npz", "-n", "4"],
+    ],
     "distill": [
         [*("--teacher", "in/digits", "--recipe", "di4c/tiny-digits", "--out", "out/r", "--iterations", "1"), *more]
         for more in (["--dry-run", "--batch", "2", "--latents", "2"], ["--batch", "2", "--latents", "2"])
@@ -57,7 +270,9 @@ BASES: dict[str, list[list[str]]] = {
     "push": [["in/digits", "me/model"]],
     "report": [["in/run", "--out", "out/page.html"]],
     "compare": [["in/evaluation", "in/evaluation"]],
-    "bench-latency": [["--teacher", "in/digits", "--steps", "1", "--batch-size", "1", "--warmup", "1", "--out", "out/l.png"]],
+    "bench-latency": [
+        ["--teacher", "in/digits", "--steps", "1", "--batch-size", "1", "--warmup", "1", "--out", "out/l.png"]
+    ],
     "convert": [["in/sdtt", "out/m"], ["in/digits", "out/m", "--force"]],
     "teachers": [[], ["tiny-text"]],
     "recipes show": [["tiny-digits"]],
@@ -85,13 +300,15 @@ def _walk(command: Any, path: list[str]) -> Iterator[Parameter]:
         yield from _walk(sub, [*path, name])
     position = 0
     for one in command.params:
-        if one.name == "help":
+        if one.name in ("help", "install_completion", "show_completion"):  # Typer's own, which change a shell's files
             continue
         argument = one.param_type_name == "argument"
         annotation = str(one.type_descriptor.annotation)
         kind = next((kind for kind in ("int", "float", "Path", "str", "bool") if kind in annotation), "str")
         name = one.name if argument else max(one.opts, key=len)
-        yield Parameter(" ".join(path), name, kind, bool(getattr(one, "is_flag", False)), position if argument else None)
+        yield Parameter(
+            " ".join(path), name, kind, bool(getattr(one, "is_flag", False)), position if argument else None
+        )
         position += argument
 
 
@@ -104,7 +321,10 @@ def values(parameter: Parameter) -> list[str]:
     if parameter.kind == "Path":
         return [*PATHS, *TEXTS]
     if parameter.name == "--set":
-        return [*TEXTS, *(f"{key}={value}" for key in SETTINGS for value in (*NUMBERS[:24], *TEXTS[:9], *WORDS[:3], *YAMLS))]
+        return [
+            *TEXTS,
+            *(f"{key}={value}" for key in SETTINGS for value in (*NUMBERS[:24], *TEXTS[:9], *WORDS[:3], *YAMLS)),
+        ]
     if parameter.name == "--model":
         return [*TEXTS, *(f"{row}={path}" for row in ("row", "", MARKUP, CONTROLS) for path in PATHS)]
     return [*TEXTS, *WORDS, *PATHS, *NUMBERS[:20]]
@@ -128,7 +348,11 @@ def line(given: list[tuple[Parameter, str]], rng: random.Random) -> list[str]:
         elif parameter.name in words:
             words[words.index(parameter.name) + 1] = value
         else:
-            words += [f"{parameter.name}={value}"] if parameter.name.startswith("--") and rng.random() < 0.3 else [parameter.name, value]
+            words += (
+                [f"{parameter.name}={value}"]
+                if parameter.name.startswith("--") and rng.random() < 0.3
+                else [parameter.name, value]
+            )
     return [*command.split(), *words]
 
 

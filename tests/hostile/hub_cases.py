@@ -11,7 +11,22 @@ from typing import Any
 from tests.helpers.standin import TOKEN, Fault, StandIn
 
 KINDS = [
-    *("401", "403", "404", "416", "429", "500", "503", "cut", "short", "slow", "garbage", "silent", "drip", "drip headers"),
+    *(
+        "401",
+        "403",
+        "404",
+        "416",
+        "429",
+        "500",
+        "503",
+        "cut",
+        "short",
+        "slow",
+        "garbage",
+        "silent",
+        "drip",
+        "drip headers",
+    ),
     *("endless", "compressed", "etag", "commit", "wait a day", "ignore"),
 ]
 PATHS = ["/resolve/", "config.json", "model.safetensors", "/api/", "/commit/", "/preupload/", "/lfs/", "me/model", "/"]
@@ -22,7 +37,13 @@ PATIENCE_SECONDS = 1.0
 def fault(rng: random.Random) -> Fault:
     """One way in which requests go wrong, once or always."""
     method = rng.choice([None, None, "GET", "HEAD", "POST", "PUT"])
-    return Fault(rng.choice(PATHS), rng.choice(KINDS), rng.choice([1, 2, 10**9]), method, rng.choice(["", "\x1b[8mRepoNotFound", "GatedRepo"]))
+    return Fault(
+        rng.choice(PATHS),
+        rng.choice(KINDS),
+        rng.choice([1, 2, 10**9]),
+        method,
+        rng.choice(["", "\x1b[8mRepoNotFound", "GatedRepo"]),
+    )
 
 
 def serve(repositories: dict[str, Path], fault: Fault | None = None) -> Callable[[], Any]:
@@ -36,7 +57,9 @@ def serve(repositories: dict[str, Path], fault: Fault | None = None) -> Callable
 
         server = StandIn()
         for name, folder in repositories.items():
-            found = {str(p.relative_to(folder)): p for p in folder.rglob("*") if p.is_file() and p.stat().st_size < 2**25}
+            found = {
+                str(p.relative_to(folder)): p for p in folder.rglob("*") if p.is_file() and p.stat().st_size < 2**25
+            }
             readable = {key: path for key, path in found.items() if path.stat().st_mode & 0o400}
             server.add(name, dict(readable))
         server.faults = [fault] if fault else []

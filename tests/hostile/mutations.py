@@ -1,4 +1,4 @@
-"""Ways to damage a file: its bytes, its place, or the tree of values inside it. Every one is a function of a generator."""
+"""Ways to damage a file: its bytes, its place, or the tree of values inside it; all are functions of a generator."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def yaml_text(tree: Any, rng: random.Random) -> bytes:
         "bits: 0b_\n",
         "sixty: 1:61:61\n",
         f"digits: {'9' * 6000}\n",
-        "a: &a [x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b]\nd: [*c,*c,*c,*c,*c]\n",
+        "a: &a [x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b]\nd: [*c,*c,*c,*c,*c]\n",
         "self: &s [*s]\n",
         "code: !!python/object/apply:os.system ['true']\n",
         "merge: {<<: {a: 1}, <<: [1]}\n",
@@ -182,7 +182,9 @@ def insert(content: bytes, rng: random.Random) -> bytes:
 
 
 def noise(content: bytes, rng: random.Random) -> bytes:
-    return rng.choice([rng.randbytes(5000), b"", b"{}", b"[]", b"null", b"\x80\x04N.", b"PK\x03\x04" + rng.randbytes(99)])
+    return rng.choice(
+        [rng.randbytes(5000), b"", b"{}", b"[]", b"null", b"\x80\x04N.", b"PK\x03\x04" + rng.randbytes(99)]
+    )
 
 
 BYTES: list[Callable[[bytes, random.Random], bytes]] = [truncate, flip, flip, overwrite, insert, noise]
@@ -218,7 +220,9 @@ def _change_values(path: Path, rng: random.Random) -> str:
 
 def replace(path: Path, rng: random.Random) -> str:
     """Something else in the file's place: a link, a pipe, a folder, nothing, a huge sparse file, other permissions."""
-    way = rng.choice(["nowhere", "itself", "zero", "full", "root", "pipe", "folder", "gone", "sparse", "same", "closed"])
+    way = rng.choice(
+        ["nowhere", "itself", "zero", "full", "root", "pipe", "folder", "gone", "sparse", "same", "closed"]
+    )
     content = path.read_bytes()
     if way == "closed":
         path.chmod(0)

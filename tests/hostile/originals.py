@@ -86,7 +86,9 @@ def _models(root: Path) -> None:
 def _tokenizers(root: Path) -> None:
     """Every kind of model, with normalizers and decoders, for the 97 symbols of the small text model."""
     root.mkdir()
-    words = {f"w{number}": number for number in range(60)} | {word: 60 + at for at, word in enumerate("a b c the".split())}
+    words = {f"w{number}": number for number in range(60)} | {
+        word: 60 + at for at, word in enumerate(["a", "b", "c", "the"])
+    }
     letters = {chr(97 + number): number for number in range(26)} | {"##b": 26, "[UNK]": 27}
     kinds: dict[str, Any] = {
         "words": models.WordLevel(words, unk_token="w0"),
@@ -97,7 +99,9 @@ def _tokenizers(root: Path) -> None:
     for name, model in kinds.items():
         one = Tokenizer(model)
         one.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Whitespace(), pre_tokenizers.Digits()])
-        one.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase(), normalizers.Replace("q", "k")])
+        one.normalizer = normalizers.Sequence(
+            [normalizers.NFC(), normalizers.Lowercase(), normalizers.Replace("q", "k")]
+        )
         one.decoder = decoders.Sequence([decoders.Replace("_", " "), decoders.Fuse()])
         one.save(str(root / f"{name}.json"))
 
@@ -146,7 +150,11 @@ def picture(mode: str, side: int, rng: np.random.Generator) -> Image.Image:
 
 
 def _pictures(root: Path, rng: np.random.Generator) -> None:
-    for folder, side, modes in (("grey", 8, ("L", "1", "I;16")), ("colour", 8, ("RGB", "P", "RGBA")), ("large", 16, ("RGB",))):
+    for folder, side, modes in (
+        ("grey", 8, ("L", "1", "I;16")),
+        ("colour", 8, ("RGB", "P", "RGBA")),
+        ("large", 16, ("RGB",)),
+    ):
         for number in range(6):
             path = root / folder / str(number % 2) / f"{number}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -163,7 +171,12 @@ def _pictures(root: Path, rng: np.random.Generator) -> None:
 
 def _recipes(root: Path) -> None:
     root.mkdir()
-    for name, number in (("tiny-digits", 0), ("di4c/tiny-digits", 1), ("pretrain/tiny-digits", 2), ("ablations/alpha", 3)):
+    for name, number in (
+        ("tiny-digits", 0),
+        ("di4c/tiny-digits", 1),
+        ("pretrain/tiny-digits", 2),
+        ("ablations/alpha", 3),
+    ):
         shutil.copy(recipe_file.find(name), root / f"{number}-{name.replace('/', '-')}.yaml")
     from di4c_cli.training.launch import presets
 
@@ -177,7 +190,19 @@ def _results(root: Path) -> None:
     short = ["--iterations", "2", "--batch", "2", "--latents", "2", "--set", "training.checkpoint_every=1"]
     _call("distill", "--teacher", teacher, "--recipe", "di4c/tiny-digits", *short, "--out", str(root / "run"))
     student = str(root / "run" / "student")
-    _call("eval", "--student", student, "--teacher", teacher, "--steps", "1,2", "-n", "3", "--out", str(root / "run" / "evaluation"))
+    _call(
+        "eval",
+        "--student",
+        student,
+        "--teacher",
+        teacher,
+        "--steps",
+        "1,2",
+        "-n",
+        "3",
+        "--out",
+        str(root / "run" / "evaluation"),
+    )
     _call("eval", "--teacher", teacher, "--steps", "1", "-n", "3", "--out", str(root / "evaluation"))
     _call("sample", "--teacher", teacher, "-n", "4", "--steps", "1", "--out", str(root / "shards"))
     images = str(root / "data" / "digits.npz")
@@ -191,4 +216,3 @@ def _call(*words: str) -> None:
     result = CliRunner().invoke(app, list(words))
     if result.exit_code:
         raise RuntimeError(f"{words}: {result.stderr}")
-

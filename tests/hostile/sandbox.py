@@ -43,7 +43,17 @@ ORPHAN_SECONDS = 5.0
 BROKEN = 70
 """Exit code of a copy in which the guard let an exception pass."""
 PR_SET_CHILD_SUBREAPER = 36
-CHANGES = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link", "os.symlink", "os.chmod", "os.chown")
+CHANGES = (
+    "os.rename",
+    "os.remove",
+    "os.mkdir",
+    "os.rmdir",
+    "os.truncate",
+    "os.link",
+    "os.symlink",
+    "os.chmod",
+    "os.chown",
+)
 
 
 @dataclass
@@ -66,7 +76,9 @@ class Outcome:
 
 def adopt_orphans() -> None:
     """Become the parent of processes whose parent dies, so that none escapes; warm up what copies share."""
-    resource.setrlimit(resource.RLIMIT_DATA, (OWN_BYTES, OWN_BYTES))  # a mistake here must not take the machine's memory
+    resource.setrlimit(
+        resource.RLIMIT_DATA, (OWN_BYTES, OWN_BYTES)
+    )  # a mistake here must not take the machine's memory
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     gc.collect()
     gc.freeze()

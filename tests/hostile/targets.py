@@ -1,4 +1,4 @@
-"""The fuzz targets: each makes one case from a generator, damaged copies of valid files and a command that reads them."""
+"""The fuzz targets: each makes a case from a generator: damaged copies of valid files, and a command that reads them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import os
 import random
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.hostile import bombs, grammar, hub_cases
+from tests.hostile import bombs, grammar, hub_cases, tensors
 from tests.hostile.mutations import mutate
 from tests.hostile.originals import FOREIGN, OWN
 
@@ -28,6 +29,8 @@ class Case:
     stop_after: float | None = None
     prepare: Callable[[], Any] | None = None
     replaced: tuple[str, ...] = ()
+    model: str = ""
+    """A folder that the command writes, which must then hold a working model."""
 
 
 Target = Callable[[Path, Path, random.Random], Case]
@@ -49,6 +52,7 @@ def _link(source: Path, target: Path) -> None:
 
 def _files(path: Path, *suffixes: str) -> list[Path]:
     found = sorted(p for p in path.rglob("*") if p.is_file() and not p.is_symlink()) if path.is_dir() else [path]
+    found = [] if path.is_symlink() else found
     return [p for p in found if (not suffixes or p.suffix in suffixes) and p.stat().st_size < 2**26]
 
 
@@ -60,8 +64,16 @@ def _damage(path: Path, rng: random.Random, *preferred: str) -> str:
         found = some or _files(path)
         if found:
             one = rng.choice(found)
-            story.append(bombs.bomb(one, rng) if rng.random() < 0.12 else mutate(one, rng))
+            story.append(_damage_file(one, rng))
     return ", ".join(story)
+
+
+def _damage_file(path: Path, rng: random.Random) -> str:
+    way = rng.random()
+    if path.suffix in tensors.SUFFIXES and way < 0.5:
+        with suppress(Exception):  # it is damaged already
+            return tensors.change(path, rng)
+    return bombs.bomb(path, rng) if way > 0.88 else mutate(path, rng)
 
 
 def options(root: Path, place: Path, rng: random.Random) -> Case:
@@ -79,7 +91,13 @@ def options(root: Path, place: Path, rng: random.Random) -> Case:
 def option_case(root: Path, place: Path, given: list[tuple[grammar.Parameter, str]], rng: random.Random) -> Case:
     """A case with these parameters."""
     for source, target in (
-        *(("models/digits", "digits"), ("models/text", "text"), ("models/sdtt", "sdtt"), ("run", "run"), ("data", "data")),
+        *(
+            ("models/digits", "digits"),
+            ("models/text", "text"),
+            ("models/sdtt", "sdtt"),
+            ("run", "run"),
+            ("data", "data"),
+        ),
         *(("evaluation", "evaluation"), ("shards", "shards"), ("recipes/0-tiny-digits.yaml", "recipe.yaml")),
         *(("recipes/3-ablations-alpha.yaml", "sweep.yaml"), ("models/tokenizers/words.json", "words.json")),
     ):
@@ -89,8 +107,11 @@ def option_case(root: Path, place: Path, given: list[tuple[grammar.Parameter, st
     words = grammar.line(given, rng)
     # a value may name an input as the output; whether it is replaced is the command's documented behaviour
     outputs = ("out", "--out", "target")
-    named = tuple(value for parameter, value in given if parameter.name in outputs and value and not value.startswith("/"))
-    prefixes = tuple(f"{Path(name)}" for name in named if str(Path(name)) not in (".", "..", "in"))
+    named = tuple(
+        value for parameter, value in given if parameter.name in outputs and value and not value.startswith("/")
+    )
+    paths = [Path(name) for name in named if str(Path(name)) not in (".", "..", "in")]
+    prefixes = tuple(str(path) if path.parts[0] in ("in", "special") else path.parts[0] for path in paths)
     return Case(words, "options", STOP_SECONDS, None, prefixes)
 
 
@@ -101,8 +122,8 @@ def published(root: Path, place: Path, rng: random.Random) -> Case:
     words = ["convert", "in/model", "out/model", *FOREIGN[name]]
     if name == "maskgit" and rng.random() < 0.5:
         vqgan = _copy(root / "models" / "vqgan", place / "in" / "vqgan")
-        return Case([*words, "--vqgan", "in/vqgan"], _damage(vqgan, rng, ".yaml"))
-    return Case(words, _damage(folder, rng, ".json", ".yaml"))
+        return Case([*words, "--vqgan", "in/vqgan"], _damage(vqgan, rng, ".yaml"), model="out/model")
+    return Case(words, _damage(folder, rng), model="out/model")
 
 
 def folder(root: Path, place: Path, rng: random.Random) -> Case:
@@ -118,11 +139,23 @@ def folder(root: Path, place: Path, rng: random.Random) -> Case:
             ["convert", "in/model", "out/model", "--verbose"],
             ["eval", "--teacher", "in/model", "--steps", "1", "-n", "2", "--out", "out/e"],
             ["distill", "--teacher", "in/model", "--dry-run", "--data", "teacher", *SHORT, "--out", "out/r"],
-            ["distill", "--teacher", "in/model", "--recipe", "di4c/tiny-digits", "--data", "teacher", *SHORT, "--out", "out/r"],
+            [
+                "distill",
+                "--teacher",
+                "in/model",
+                "--recipe",
+                "di4c/tiny-digits",
+                "--data",
+                "teacher",
+                *SHORT,
+                "--out",
+                "out/r",
+            ],
             ["push", "in/model", "me/model"],
         ]
     )
-    return Case(words, f"{name}: {story}", prepare=hub_cases.serve({}) if words[0] == "push" else None)
+    prepare = hub_cases.serve({}) if words[0] == "push" else None
+    return Case(words, f"{name}: {story}", prepare=prepare, model="out/model" if words[0] == "convert" else "")
 
 
 def _ending(name: str) -> str:
@@ -138,7 +171,17 @@ def recipe(root: Path, place: Path, rng: random.Random) -> Case:
     teacher = ["--teacher", "in/digits"]
     if "compute_environment" in kind or "distributed_type" in kind:
         chosen = ["--recipe", "di4c/tiny-digits", "--accelerate-config", "in/recipe.yaml"]
-        words = ["distill", *teacher, *chosen, *SHORT, "--latents", "2", "--out", "out/r", *rng.choice([["--dry-run"], []])]
+        words = [
+            "distill",
+            *teacher,
+            *chosen,
+            *SHORT,
+            "--latents",
+            "2",
+            "--out",
+            "out/r",
+            *rng.choice([["--dry-run"], []]),
+        ]
     elif "kind: pretrain" in kind:
         words = ["pretrain", "--recipe", "in/recipe.yaml", "--iterations", "1", "--out", "out/p"]
     elif "kind: sweep" in kind:
@@ -159,7 +202,18 @@ def run(root: Path, place: Path, rng: random.Random) -> Case:
     (path / "recipe.yaml").write_text(text)
     story = _damage(path, rng, ".json", ".jsonl", ".yaml")
     more = ["--batch", "2", "--latents", "2", "--set", "training.checkpoint_every=1"]
-    resume = ["distill", "--teacher", "in/digits", "--recipe", "di4c/tiny-digits", "--iterations", "2", *more, "--out", "in/run"]
+    resume = [
+        "distill",
+        "--teacher",
+        "in/digits",
+        "--recipe",
+        "di4c/tiny-digits",
+        "--iterations",
+        "2",
+        *more,
+        "--out",
+        "in/run",
+    ]
     words = rng.choice(
         [
             ["sample", "--student", "in/run", "-n", "1", "--steps", "1", "--out", "out/a.png"],
@@ -200,7 +254,15 @@ def result(root: Path, place: Path, rng: random.Random) -> Case:
 def dataset(root: Path, place: Path, rng: random.Random) -> Case:
     """A stranger's corpus, arrays or images as training data."""
     kinds = {
-        "text": ("corpus.txt", "corpus.jsonl", "corpus.txt.gz", "corpus.jsonl.gz", "corpus.parquet", "tokens.npy", "tokens.bin"),
+        "text": (
+            "corpus.txt",
+            "corpus.jsonl",
+            "corpus.txt.gz",
+            "corpus.jsonl.gz",
+            "corpus.parquet",
+            "tokens.npy",
+            "tokens.bin",
+        ),
         "digits": ("digits.npz", "digits-packed.npz", "digits.npy", "grey"),
         "pixels": ("colours.npz", "colour", "cifar-binary", "cifar-sheets"),
         "codes": ("large",),
@@ -224,7 +286,17 @@ def samples(root: Path, place: Path, rng: random.Random) -> Case:
     other = _copy(root / "data" / reference, place / "in" / "reference" / reference)
     chosen = rng.choice([one, other])
     story = _damage(chosen, rng) if rng.random() < 0.6 else bombs.odd(chosen, rng)
-    words = ["eval", "--samples", f"in/samples/{name}", "--reference", f"in/reference/{reference}", "-n", "4", "--out", "out/e"]
+    words = [
+        "eval",
+        "--samples",
+        f"in/samples/{name}",
+        "--reference",
+        f"in/reference/{reference}",
+        "-n",
+        "4",
+        "--out",
+        "out/e",
+    ]
     return Case(words, f"{chosen.name}: {story}")
 
 
@@ -243,7 +315,18 @@ def tokenizer(root: Path, place: Path, rng: random.Random) -> Case:
             ["sample", "--teacher", "in/model", "-n", "1", "--steps", "1", "--infill", "in/infill.txt"],
             ["sample", "--teacher", "in/model", "-n", "1", "--steps", "2", "--show-steps"],
             ["convert", "in/sdtt", "out/model", "--tokenizer", "in/model/words.json"],
-            ["distill", "--teacher", "in/model", "--recipe", "di4c/tiny-digits", "--data", "in/corpus.txt", *SHORT, "--out", "out/r"],
+            [
+                "distill",
+                "--teacher",
+                "in/model",
+                "--recipe",
+                "di4c/tiny-digits",
+                "--data",
+                "in/corpus.txt",
+                *SHORT,
+                "--out",
+                "out/r",
+            ],
         ]
     )
     if words[0] == "convert":
@@ -260,7 +343,9 @@ def prompts(root: Path, place: Path, rng: random.Random) -> Case:
         story = _damage(_copy(root / "shards", place / "in" / "shards"), rng, ".json")
         words = ["sample", "--teacher", "in/digits", "-n", "4", "--steps", "1", "--out", "in/shards"]
         return Case(words, story, replaced=("in/shards",))
-    name = {"--prompt-file": "prompt.txt", "--infill": "infill.txt"}.get(way) or rng.choice(["prompts.txt", "prompts.npy"])
+    name = {"--prompt-file": "prompt.txt", "--infill": "infill.txt"}.get(way) or rng.choice(
+        ["prompts.txt", "prompts.npy"]
+    )
     path = _copy(root / "data" / name, place / "in" / name)
     story = _damage(path, rng) if rng.random() < 0.6 else bombs.odd(path, rng)
     if way == "--prompts":
