@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 
 from di4c_cli.printable import printable
 
@@ -10,9 +11,11 @@ from di4c_cli.printable import printable
 def main() -> None:
     """Run it with the arguments of this process."""
     try:
-        from accelerate.commands.launch import main as launch  # takes seconds, and may lack a package
+        with tempfile.TemporaryDirectory(prefix="di4c-", ignore_cleanup_errors=True) as folder:
+            tempfile.tempdir = folder  # torch's launcher leaves empty folders of logs behind
+            from accelerate.commands.launch import main as launch  # takes seconds, and may lack a package
 
-        launch()
+            launch()
     except Exception as error:
         lines = str(error).strip().splitlines() or [""]
         problem = printable(f"{type(error).__name__}: {lines[0]}").rstrip(".")
