@@ -17,6 +17,8 @@ def main() -> None:
 
             launch()
     except Exception as error:
+        if hasattr(error, "sigval"):  # torch's SignalException; the processes have said so
+            sys.exit(128 + error.sigval)
         lines = str(error).strip().splitlines() or [""]
         problem = printable(f"{type(error).__name__}: {lines[0]}").rstrip(".")
         advice = "Check the file of --accelerate-config."

@@ -53,7 +53,7 @@ def link(source: Path, target: Path) -> None:
 def files_of(path: Path, *suffixes: str) -> list[Path]:
     """Ordinary files at or below a path, but none that a mutation has made huge."""
     found = sorted(p for p in path.rglob("*") if p.is_file() and not p.is_symlink()) if path.is_dir() else [path]
-    found = [] if path.is_symlink() else found
+    found = found if path.exists() and not path.is_symlink() else []
     return [p for p in found if (not suffixes or p.suffix in suffixes) and p.stat().st_size < 2**26]
 
 
