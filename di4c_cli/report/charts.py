@@ -12,7 +12,8 @@ from html import escape
 from typing import Any
 
 from di4c_cli.evaluation.results import Cell, Results
-from di4c_cli.report.table import METRIC_NAMES, metric_title
+from di4c_cli.report.summary import is_frontier
+from di4c_cli.report.table import metric_title
 
 ROW_COLOURS = {"teacher": "#6b7280", "student": "#d9480f"}
 OTHER_COLOURS = ("#1c7ed6", "#2b8a3e", "#862e9c", "#0b7285")
@@ -30,13 +31,13 @@ PAGE_COLOURS = {
 TEXT_COLOUR, GRID_COLOUR = "#5d6571", "#e3e0db"
 SVG_NOISE = r'<metadata>.*?</metadata>|<style.*?</style>| xmlns(:\w+)?="[^"]*"|<!--.*?-->| font-family: [^;]*;'
 """What matplotlib writes into an SVG and the page does not need."""
-LINE_STYLES = ("-", "--", ":", "-.")
+LINE_STYLES = ("-", ":", "-.", "--")
 PNG_SIZE, LARGE, SMALL = (6.4, 4.0), (7.0, 3.2), (4.2, 2.6)
 """Inches. A chart that is drawn small gets a small size, so that its numbers stay readable."""
 LOG_SCALE_RATIO = 3.0
 """Quality with steps saved is drawn in logarithms if it differs by more than this factor."""
-TRADE_OFF_PARTNER = {"frechet": "is"}
-"""The figure on the other axis of a trade-off; text figures are drawn against entropy."""
+DIVERSITY = ("self_bleu", "entropy", "is")
+"""The figure on the other axis of a trade-off: the first of these that was measured."""
 
 
 @dataclass
@@ -64,30 +65,86 @@ class Chart:
     log_y: bool = False
     notes: list[tuple[float, float, str]] = field(default_factory=list)
     """Short texts below points."""
+    arrows: bool = False
+    """Whether arrows lead from each point of a line to the next."""
+
+
+def _family(results: Results, row: str) -> str:
+    """The row that `row` is made from by its name, as `sdtt-6+di4c` from `sdtt-6`; else the row itself."""
+    rows = dict.fromkeys(cell.row for cell in results.cells)
+    made_from = (other for other in rows if re.match(rf"{re.escape(other)} ?\+", row))
+    return min(made_from, key=len, default=row)
 
 
 def row_colour(results: Results, row: str) -> str:
-    """Teacher grey, student orange, other rows in the order of the cells."""
-    others = [name for name in dict.fromkeys(cell.row for cell in results.cells) if name not in ROW_COLOURS]
-    return ROW_COLOURS.get(row) or OTHER_COLOURS[others.index(row) % len(OTHER_COLOURS)]
+    """Teachers grey, student orange, other rows in the order of the cells; families share their colours."""
+    rows = list(dict.fromkeys(cell.row for cell in results.cells))
+    families = {name: _family(results, name) for name in rows}
+    teachers = {base for name, base in families.items() if base != name}
+    role = {name: "teacher" if name in teachers else name.removeprefix(families[name]) or name for name in rows}
+    if role[row] in ROW_COLOURS:
+        return ROW_COLOURS[role[row]]
+    others = [name for name in dict.fromkeys(role.values()) if name not in ROW_COLOURS]
+    colours = OTHER_COLOURS if "student" in role.values() else (ROW_COLOURS["student"], *OTHER_COLOURS)
+    return colours[others.index(role[row]) % len(colours)]
+
+
+def _value(cell: Cell, key: str) -> str:
+    """A setting as the name of a line shows it."""
+    if key == "steps":
+        return f"{cell.steps} steps"
+    value = str(cell.settings.get(key, ""))
+    return f"{value.removeprefix('float')}-bit" if key == "dtype" else value
+
+
+def _series(results: Results, needed: set[str], *keys: str) -> list[tuple[Line, list[Cell]]]:
+    """Lines without points and their cells: one for each row and value of `keys` among cells with all `needed` figures.
+
+    A line's name shows steps, and other keys that differ within its row. Colours tell rows apart, line styles the
+    lines of one row and the families of rows.
+    """
+    groups: dict[tuple[str, ...], list[Cell]] = {}
+    for cell in results.cells:
+        if needed <= cell.figures.keys() and cell.steps:
+            groups.setdefault((cell.row, *(_value(cell, key) for key in keys)), []).append(cell)
+    rows = [group[0] for group in groups]
+    most = max(map(rows.count, rows), default=1)
+    families = list(dict.fromkeys(_family(results, row) for row in rows if _family(results, row) != row))
+    out = []
+    for group, cells in groups.items():
+        same = [other for other in groups if other[0] == group[0]]
+        differ = [len({other[place] for other in same}) > 1 for place in range(1, len(group))]
+        shown = [value for value, key, many in zip(group[1:], keys, differ) if key == "steps" or many]
+        family = _family(results, group[0])
+        number = most * families.index(family) if family in families else 0
+        style = LINE_STYLES[(number + same.index(group)) % len(LINE_STYLES)]
+        out.append((Line(", ".join([group[0], *shown]), row_colour(results, group[0]), [], [], style), cells))
+    return out
+
+
+def main_chart(results: Results) -> Chart:
+    """The chart of the main figure: a trade-off where diversity varies too, else against steps."""
+    metric = results.main_figure
+    return tradeoff_chart(results, metric) if is_tradeoff(results) else steps_chart(results, metric)
+
+
+def is_tradeoff(results: Results) -> bool:
+    """Whether quality is drawn against diversity: continuations of prompts, temperatures or guidance weights."""
+    return is_frontier(results) or "self_bleu" in results.metrics
 
 
 def steps_chart(results: Results, metric: str) -> Chart:
-    """A figure against steps: one line for each model and sampler, the paper's figures dashed."""
-    groups: dict[tuple[str, str], list[Cell]] = {}
-    for cell in results.cells:
-        if metric in cell.figures and cell.steps:
-            groups.setdefault((cell.row, str(cell.settings.get("sampler", ""))), []).append(cell)
-    rows = [row for row, _ in groups]
-    lines = []
-    for place, ((row, sampler), cells) in enumerate(groups.items()):
+    """A figure against steps: one line for each model, sampler and draw, the paper's figures dashed."""
+    lines: list[Line] = []
+    for line, cells in _series(results, {metric}, "sampler", "dtype"):
         cells.sort(key=lambda cell: cell.steps or 0)
-        name, colour = f"{row}, {sampler}" if rows.count(row) > 1 else row, row_colour(results, row)
-        points = [(float(cell.steps or 0), cell.figures[metric].value) for cell in cells]
-        ends = [_ends(cell, metric) for cell in cells]
-        lines.append(Line(name, colour, points, ends, ":" if row in rows[:place] else "-"))
+        line.points = [(float(cell.steps or 0), cell.figures[metric].value) for cell in cells]
+        line.ends = [_ends(cell, metric) for cell in cells]
+        lines.append(line)
         published = [(float(cell.steps or 0), cell.paper[metric]) for cell in cells if metric in cell.paper]
-        lines.append(Line(f"{name} (paper)", colour, published, style="--", markers=False))
+        if not any(other.points == published and other.colour == line.colour for other in lines):
+            dashed = Line(f"{line.name} (paper)", line.colour, published, style="--", markers=len(published) == 1)
+            lines.append(dashed)
     title = metric_title(results, metric)
     chart = Chart(f"{title} against steps", "sampling steps", title, lines, True, metric == "frechet")
     if metric == results.main_figure and results.steps_saved:
@@ -106,33 +163,31 @@ def _add_steps_saved(chart: Chart, results: Results, metric: str) -> None:
     chart.log_y = min(values) > 0 and max(values) > LOG_SCALE_RATIO * min(values)
 
 
-def tradeoff_charts(results: Results, metric: str) -> list[Chart]:
-    """One chart for each step count: the figure along temperatures or guidance weights."""
-    other = TRADE_OFF_PARTNER.get(metric, "entropy")
-    charts = []
-    for steps in sorted({cell.steps for cell in results.cells if cell.steps is not None}):
-        lines = []
-        for row in dict.fromkeys(cell.row for cell in results.cells):
-            cells = [
-                c for c in results.cells if (c.row, c.steps) == (row, steps) and {metric, other} <= c.figures.keys()
-            ]
-            points = [(c.figures[other].value, c.figures[metric].value) for c in cells]
-            lines.append(Line(row, row_colour(results, row), points, [_ends(c, metric) for c in cells]))
-        x_title, y_title = METRIC_NAMES.get(other, other), metric_title(results, metric)
-        charts.append(Chart(f"{y_title} against {x_title}, {steps} steps", x_title, y_title, lines))
-    return charts
+def tradeoff_chart(results: Results, metric: str, steps: int | None = None) -> Chart:
+    """A figure against diversity, along guidance weights or temperatures, else along steps; `steps`: of these only."""
+    frontier = is_frontier(results)
+    other = next((name for name in DIVERSITY if name in results.metrics and name != metric), "entropy")
+    keys = ("steps", "sampler", "dtype") if frontier else ("sampler", "dtype")
+    titles = [metric_title(results, name) for name in (other, metric)]
+    chart = Chart(f"{titles[1]} against {titles[0]}", *titles, lines=[], arrows=True)
+    for line, cells in _series(results, {metric, other}, *keys):
+        chosen = sorted(
+            (cell for cell in cells if steps in (None, cell.steps)), key=lambda cell: _along(cell, frontier)
+        )
+        line.points = [(cell.figures[other].value, cell.figures[metric].value) for cell in chosen]
+        line.ends = [_ends(cell, metric) for cell in chosen]
+        chart.lines.append(line)
+        ends = {0, len(chosen) - 1} if chosen else set()
+        chart.notes += [(*line.points[place], f"{_along(chosen[place], frontier)[0]:g}") for place in sorted(ends)]
+    return chart
 
 
-def tradeoff_chart(results: Results, metric: str) -> Chart:
-    """All step counts in one chart, each with its line style."""
-    charts = tradeoff_charts(results, metric)
-    steps = sorted({cell.steps for cell in results.cells if cell.steps is not None})
-    lines = [
-        Line(f"{line.name}, {count} steps", line.colour, line.points, [], LINE_STYLES[place % len(LINE_STYLES)])
-        for place, (count, chart) in enumerate(zip(steps, charts))
-        for line in chart.lines
-    ]
-    return Chart(charts[0].y_title, charts[0].x_title, charts[0].y_title, lines)
+def _along(cell: Cell, frontier: bool) -> tuple[float, ...]:
+    """What varies along a line of a trade-off: guidance or temperature, else steps."""
+    if not frontier:
+        return (float(cell.steps or 0),)
+    guidance, temperature = float(cell.settings.get("guidance", 0.0)), float(cell.settings.get("temperature", 1.0))
+    return (guidance, temperature) if guidance else (temperature, guidance)
 
 
 def _ends(cell: Cell, metric: str) -> tuple[float, float] | None:
@@ -162,6 +217,7 @@ def as_svg(chart: Chart, size: tuple[float, float] = SMALL) -> str:
 
 
 def _draw(chart: Chart, size: tuple[float, float], heading: str, kind: str) -> bytes:
+    """The chart as a file; PNG files have a legend, and SVG only where colours do not tell the lines apart."""
     import matplotlib  # slow to import, see above
     from matplotlib.figure import Figure  # likewise
 
@@ -173,15 +229,19 @@ def _draw(chart: Chart, size: tuple[float, float], heading: str, kind: str) -> b
         _style(axes)
         for line in chart.lines:
             if line.points:
-                _draw_line(axes, line)
+                _draw_line(axes, line, chart.arrows)
         for x, y, text in chart.notes:
             place = {"xytext": (6, -12), "textcoords": "offset points", "ha": "left"}
-            axes.annotate(text, (x, y), fontsize=8, color=ROW_COLOURS["student"], **place)
+            axes.annotate(
+                text, (x, y), fontsize=8, color=TEXT_COLOUR if chart.arrows else ROW_COLOURS["student"], **place
+            )
         _scale(axes, chart)
         axes.set_xlabel(chart.x_title, color=TEXT_COLOUR)
         if heading:
             axes.set_ylabel(chart.y_title, color=TEXT_COLOUR)
             axes.set_title(heading, fontsize=9)
+        styles = {line.style for line in chart.lines if line.points and line.markers}
+        if heading or (size == LARGE and len(styles) > 1):
             axes.legend(frameon=False, fontsize=8)
         buffer = io.BytesIO()
         vector = kind == "svg"
@@ -197,7 +257,7 @@ def _style(axes: Any) -> None:
     axes.tick_params(colors=TEXT_COLOUR, which="both")
 
 
-def _draw_line(axes: Any, line: Line) -> None:
+def _draw_line(axes: Any, line: Line, arrows: bool) -> None:
     x, y = zip(*line.points, strict=True)
     ends = line.ends or [None] * len(x)
     bars = [
@@ -208,6 +268,9 @@ def _draw_line(axes: Any, line: Line) -> None:
     look = {"color": line.colour, "ls": line.style, "marker": marker, "ms": 4.5, "capsize": 3}
     width = 1.8 if line.style == "-" else 1.2
     axes.errorbar(x, y, bars if any(ends) else None, label=line.name, lw=width, **look)
+    head = {"arrowstyle": "-|>", "color": line.colour, "lw": 0, "shrinkA": 0, "shrinkB": 3, "mutation_scale": 11}
+    for start, end in zip(line.points, line.points[1:]) if arrows else ():
+        axes.annotate("", end, start, arrowprops=head)
 
 
 def _scale(axes: Any, chart: Chart) -> None:

@@ -32,28 +32,37 @@ def is_frontier(results: Results) -> bool:
     return len(plain) < len(tuned)
 
 
-def _values(results: Results, row: str, metric: str) -> dict[int, float]:
-    """A row's figure by step count; cells with corrector steps have more evaluations than steps and are left out."""
+def _values(results: Results, row: str, metric: str, sampling: tuple[str, ...]) -> dict[int, float]:
+    """A row's figure by step count for one sampler and draw; cells with corrector steps have more evaluations than
+    steps and are left out."""
     return {
         cell.steps: cell.figures[metric].value
         for cell in results.cells
-        if cell.row == row and cell.steps is not None and metric in cell.figures and not cell.settings.get("corrector")
+        if cell.row == row and cell.steps is not None and metric in cell.figures
+        if not cell.settings.get("corrector") and _sampling(cell) == sampling
     }
 
 
+def _sampling(cell: Cell) -> tuple[str, ...]:
+    return tuple(str(cell.settings.get(key, "")) for key in ("sampler", "dtype"))
+
+
 def speed_up(results: Results, metric: str) -> list[str]:
-    """Student at k steps against teacher at k and at 2k, as ratios; empty if either is missing."""
-    teacher, student = _values(results, "teacher", metric), _values(results, "student", metric)
+    """Student at k steps against teacher at k and at 2k, as ratios, for each sampler and draw that both have."""
     name = METRIC_NAMES.get(metric, metric)
+    ways = list(dict.fromkeys(_sampling(cell) for cell in results.cells if cell.row == "student"))
     out = []
-    for factor in (1, 2):
-        ratios = {k: student[k] / teacher[factor * k] for k in sorted(student) if teacher.get(factor * k, 0) > 0}
-        if not ratios:
-            continue
-        mean = math.exp(sum(math.log(max(r, 1e-12)) for r in ratios.values()) / len(ratios))
-        each = ", ".join(f"k={k}: {number(ratio)}" for k, ratio in ratios.items())
-        against = "teacher at k" if factor == 1 else "teacher at 2k"
-        out.append(f"{name}, student at k steps / {against}: {number(mean)} in the geometric mean ({each}).")
+    for way in ways:
+        teacher, student = (_values(results, row, metric, way) for row in ("teacher", "student"))
+        named = f" ({', '.join(way)})" if len(ways) > 1 else ""
+        for factor in (1, 2):
+            ratios = {k: student[k] / teacher[factor * k] for k in sorted(student) if teacher.get(factor * k, 0) > 0}
+            if not ratios:
+                continue
+            mean = math.exp(sum(math.log(max(r, 1e-12)) for r in ratios.values()) / len(ratios))
+            each = ", ".join(f"k={k}: {number(ratio)}" for k, ratio in ratios.items())
+            against = "teacher at k" if factor == 1 else "teacher at 2k"
+            out.append(f"{name}{named}, student at k steps / {against}: {number(mean)} in the geometric mean ({each}).")
     return out
 
 
