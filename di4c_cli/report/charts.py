@@ -168,26 +168,25 @@ def tradeoff_chart(results: Results, metric: str, steps: int | None = None) -> C
     frontier = is_frontier(results)
     other = next((name for name in DIVERSITY if name in results.metrics and name != metric), "entropy")
     keys = ("steps", "sampler", "dtype") if frontier else ("sampler", "dtype")
-    titles = [metric_title(results, name) for name in (other, metric)]
-    chart = Chart(f"{titles[1]} against {titles[0]}", *titles, lines=[], arrows=True)
+    x_title, y_title = (metric_title(results, name) for name in (other, metric))
+    only = "" if steps is None else f", {steps} steps"
+    chart = Chart(f"{y_title} against {x_title}{only}", x_title, y_title, [], arrows=True)
+
+    def along(cell: Cell) -> float:
+        settings = cell.settings
+        return float((settings.get("guidance") or settings.get("temperature", 1.0)) if frontier else cell.steps or 0)
+
+    labelled: set[tuple[float, ...]] = set()
     for line, cells in _series(results, {metric, other}, *keys):
-        chosen = sorted(
-            (cell for cell in cells if steps in (None, cell.steps)), key=lambda cell: _along(cell, frontier)
-        )
+        chosen = sorted((cell for cell in cells if steps in (None, cell.steps)), key=along)
         line.points = [(cell.figures[other].value, cell.figures[metric].value) for cell in chosen]
         line.ends = [_ends(cell, metric) for cell in chosen]
         chart.lines.append(line)
-        ends = {0, len(chosen) - 1} if chosen else set()
-        chart.notes += [(*line.points[place], f"{_along(chosen[place], frontier)[0]:g}") for place in sorted(ends)]
+        values = tuple(map(along, chosen))
+        if values not in labelled:  # one line of several with the same steps or weights is enough
+            chart.notes += [(*point, f"{value:g}") for point, value in zip(line.points, values, strict=True)]
+            labelled.add(values)
     return chart
-
-
-def _along(cell: Cell, frontier: bool) -> tuple[float, ...]:
-    """What varies along a line of a trade-off: guidance or temperature, else steps."""
-    if not frontier:
-        return (float(cell.steps or 0),)
-    guidance, temperature = float(cell.settings.get("guidance", 0.0)), float(cell.settings.get("temperature", 1.0))
-    return (guidance, temperature) if guidance else (temperature, guidance)
 
 
 def _ends(cell: Cell, metric: str) -> tuple[float, float] | None:
@@ -268,7 +267,7 @@ def _draw_line(axes: Any, line: Line, arrows: bool) -> None:
     look = {"color": line.colour, "ls": line.style, "marker": marker, "ms": 4.5, "capsize": 3}
     width = 1.8 if line.style == "-" else 1.2
     axes.errorbar(x, y, bars if any(ends) else None, label=line.name, lw=width, **look)
-    head = {"arrowstyle": "-|>", "color": line.colour, "lw": 0, "shrinkA": 0, "shrinkB": 3, "mutation_scale": 11}
+    head = {"arrowstyle": "-|>", "color": line.colour, "lw": 0, "shrinkA": 0, "shrinkB": 3, "mutation_scale": 14}
     for start, end in zip(line.points, line.points[1:]) if arrows else ():
         axes.annotate("", end, start, arrowprops=head)
 

@@ -15,6 +15,11 @@ def sentences(results: Results) -> list[str]:
     metric = results.main_figure
     if not metric:
         return []
+    draws = list(dict.fromkeys(str(cell.settings.get("dtype", "")) for cell in results.cells))
+    if len(draws) > 1:
+        cells = {dtype: [cell for cell in results.cells if cell.settings.get("dtype", "") == dtype] for dtype in draws}
+        parts = {dtype: results.model_copy(update={"cells": own}) for dtype, own in cells.items()}
+        return [f"{dtype} draws: {line}" for dtype, part in parts.items() for line in sentences(part)]
     if not is_frontier(results):
         return speed_up(results, metric)
     if any("entropy" in cell.figures for cell in results.cells):
@@ -32,37 +37,30 @@ def is_frontier(results: Results) -> bool:
     return len(plain) < len(tuned)
 
 
-def _values(results: Results, row: str, metric: str, sampling: tuple[str, ...]) -> dict[int, float]:
-    """A row's figure by step count for one sampler and draw; cells with corrector steps have more evaluations than
-    steps and are left out."""
-    return {
-        cell.steps: cell.figures[metric].value
-        for cell in results.cells
-        if cell.row == row and cell.steps is not None and metric in cell.figures
-        if not cell.settings.get("corrector") and _sampling(cell) == sampling
-    }
+def _values(results: Results, row: str, metric: str, sampler: str) -> dict[int, float]:
+    """A row's figure by step count, with `sampler` if it has cells of several samplers.
 
-
-def _sampling(cell: Cell) -> tuple[str, ...]:
-    return tuple(str(cell.settings.get(key, "")) for key in ("sampler", "dtype"))
+    Cells with corrector steps have more evaluations than steps and are left out.
+    """
+    cells = [cell for cell in results.cells if cell.row == row and cell.steps is not None and metric in cell.figures]
+    chosen = [cell for cell in cells if cell.settings.get("sampler", "") == sampler] or cells
+    return {cell.steps or 0: cell.figures[metric].value for cell in chosen if not cell.settings.get("corrector")}
 
 
 def speed_up(results: Results, metric: str) -> list[str]:
-    """Student at k steps against teacher at k and at 2k, as ratios, for each sampler and draw that both have."""
+    """Student at k steps against teacher at k and at 2k, as ratios; empty if either is missing."""
+    sampler = next((str(cell.settings.get("sampler", "")) for cell in results.cells if cell.row == "student"), "")
+    teacher, student = (_values(results, row, metric, sampler) for row in ("teacher", "student"))
     name = METRIC_NAMES.get(metric, metric)
-    ways = list(dict.fromkeys(_sampling(cell) for cell in results.cells if cell.row == "student"))
     out = []
-    for way in ways:
-        teacher, student = (_values(results, row, metric, way) for row in ("teacher", "student"))
-        named = f" ({', '.join(way)})" if len(ways) > 1 else ""
-        for factor in (1, 2):
-            ratios = {k: student[k] / teacher[factor * k] for k in sorted(student) if teacher.get(factor * k, 0) > 0}
-            if not ratios:
-                continue
-            mean = math.exp(sum(math.log(max(r, 1e-12)) for r in ratios.values()) / len(ratios))
-            each = ", ".join(f"k={k}: {number(ratio)}" for k, ratio in ratios.items())
-            against = "teacher at k" if factor == 1 else "teacher at 2k"
-            out.append(f"{name}{named}, student at k steps / {against}: {number(mean)} in the geometric mean ({each}).")
+    for factor in (1, 2):
+        ratios = {k: student[k] / teacher[factor * k] for k in sorted(student) if teacher.get(factor * k, 0) > 0}
+        if not ratios:
+            continue
+        mean = math.exp(sum(math.log(max(r, 1e-12)) for r in ratios.values()) / len(ratios))
+        each = ", ".join(f"k={k}: {number(ratio)}" for k, ratio in ratios.items())
+        against = "teacher at k" if factor == 1 else "teacher at 2k"
+        out.append(f"{name}, student at k steps / {against}: {number(mean)} in the geometric mean ({each}).")
     return out
 
 
