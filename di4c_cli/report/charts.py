@@ -196,14 +196,14 @@ def _ends(cell: Cell, metric: str) -> tuple[float, float] | None:
 
 def as_png(chart: Chart, heading: str) -> bytes:
     """The chart as a PNG file, with a heading and a legend."""
-    return _draw(chart, PNG_SIZE, heading, "png")
+    return _save(chart, PNG_SIZE, heading, "png")
 
 
 def as_svg(chart: Chart, size: tuple[float, float] = SMALL) -> str:
     """The chart as inline SVG in the page's colours; empty without points. Equal charts give equal text."""
     if not any(line.points for line in chart.lines):
         return ""
-    text = _draw(chart, size, "", "svg").decode()
+    text = _save(chart, size, "", "svg").decode()
     text = text[text.index("<svg") :]
     text = re.sub(SVG_NOISE, "", text, flags=re.S)
     used = set(re.findall(r'(?:href="|url\()#([^")]+)', text))
@@ -215,37 +215,41 @@ def as_svg(chart: Chart, size: tuple[float, float] = SMALL) -> str:
     return text.strip()
 
 
-def _draw(chart: Chart, size: tuple[float, float], heading: str, kind: str) -> bytes:
-    """The chart as a file; PNG files have a legend, and SVG only where colours do not tell the lines apart."""
+def _save(chart: Chart, size: tuple[float, float], heading: str, kind: str) -> bytes:
     import matplotlib  # slow to import, see above
-    from matplotlib.figure import Figure  # likewise
 
     # the salt makes the ids of equal charts equal, "none" keeps text as text, a dollar sign is a dollar sign
     settings = {"svg.hashsalt": chart.title, "svg.fonttype": "none", "text.parse_math": False, "font.size": 9}
     with matplotlib.rc_context(settings):  # type: ignore[arg-type]
-        figure = Figure(figsize=size, dpi=130, layout="constrained")
-        axes: Any = figure.subplots()
-        _style(axes)
-        for line in chart.lines:
-            if line.points:
-                _draw_line(axes, line, chart.arrows)
-        for x, y, text in chart.notes:
-            place = {"xytext": (6, -12), "textcoords": "offset points", "ha": "left"}
-            axes.annotate(
-                text, (x, y), fontsize=8, color=TEXT_COLOUR if chart.arrows else ROW_COLOURS["student"], **place
-            )
-        _scale(axes, chart)
-        axes.set_xlabel(chart.x_title, color=TEXT_COLOUR)
-        if heading:
-            axes.set_ylabel(chart.y_title, color=TEXT_COLOUR)
-            axes.set_title(heading, fontsize=9)
-        styles = {line.style for line in chart.lines if line.points and line.markers}
-        if heading or (size == LARGE and len(styles) > 1):
-            axes.legend(frameon=False, fontsize=8)
         buffer = io.BytesIO()
         vector = kind == "svg"
-        figure.savefig(buffer, format=kind, metadata={"Date": None} if vector else None, transparent=vector)
+        metadata = {"Date": None} if vector else None
+        draw(chart, size, heading).savefig(buffer, format=kind, metadata=metadata, transparent=vector)
     return buffer.getvalue()
+
+
+def draw(chart: Chart, size: tuple[float, float], heading: str) -> Any:
+    """The chart as a matplotlib figure, with a legend below a heading or where colours do not tell lines apart."""
+    from matplotlib.figure import Figure  # slow to import, see above
+
+    figure = Figure(figsize=size, dpi=130, layout="constrained")
+    axes: Any = figure.subplots()
+    _style(axes)
+    for line in chart.lines:
+        if line.points:
+            _draw_line(axes, line, chart.arrows)
+    colour, place, side = (TEXT_COLOUR, -3, "right") if chart.arrows else (ROW_COLOURS["student"], 6, "left")
+    for x, y, text in chart.notes:
+        axes.annotate(text, (x, y), (place, -12), textcoords="offset points", ha=side, fontsize=8, color=colour)
+    _scale(axes, chart)
+    axes.set_xlabel(chart.x_title, color=TEXT_COLOUR)
+    if heading:
+        axes.set_ylabel(chart.y_title, color=TEXT_COLOUR)
+        axes.set_title(heading, fontsize=9)
+    styles = {line.style for line in chart.lines if line.points and line.markers}
+    if heading or (size == LARGE and len(styles) > 1):
+        axes.legend(frameon=False, fontsize=8)
+    return figure
 
 
 def _style(axes: Any) -> None:
