@@ -43,6 +43,12 @@ Printed = list[tuple[str, list[list[str]]]]
 """Title and rows of every printed table, the header first."""
 
 
+def pixel_pair(root: Path) -> list[object]:
+    """Flags of a pixel pair of a few weights."""
+    teacher, student = save_pair(root / "pair", "pixels")
+    return ["--teacher", teacher, "--student", student]
+
+
 def run(label: str, *words: object) -> tuple[Printed, Results, str]:
     """The printed tables, results.json and everything on stdout of a label's protocol."""
     name = PAPER[label]["protocol"] if label in PAPER else label
@@ -155,16 +161,14 @@ def test_cifar10_table1(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_cifar10_steps(tmp_path: Path) -> None:
-    teacher, student = save_pair(tmp_path / "pair", "pixels")
-    printed, results, _ = run("tab:more-tldr", "--teacher", teacher, "--student", student, "--limit", 2)
+    printed, results, _ = run("tab:more-tldr", *pixel_pair(tmp_path), "--limit", 2)
     check_label("tab:more-tldr", printed, results)
 
 
 @pytest.mark.slow
 def test_cifar10_tau(tmp_path: Path) -> None:
     """A thousand steps of a pixel model of a few weights."""
-    teacher, student = save_pair(tmp_path / "pair", "pixels")
-    printed, results, text = run("tab:experiment", "--teacher", teacher, "--student", student, "--limit", 2)
+    printed, results, text = run("tab:experiment", *pixel_pair(tmp_path), "--limit", 2)
     check_label("tab:experiment", printed, results)
     samplers = [cell.settings["sampler"] for cell in results.cells]
     assert samplers == ["tau-leaping"] * 2 + ["analytical"] * 9
