@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
+from di4c_cli.evaluation.protocol import column
 from di4c_cli.evaluation.results import Cell, Results
 from di4c_cli.report.summary import is_frontier
 from di4c_cli.report.table import metric_title
@@ -34,8 +35,8 @@ SVG_NOISE = r'<metadata>.*?</metadata>|<style.*?</style>| xmlns(:\w+)?="[^"]*"|<
 LINE_STYLES = ("-", ":", "-.", "--")
 PNG_SIZE, LARGE, SMALL = (6.4, 4.0), (7.0, 3.2), (4.2, 2.6)
 """Inches. A chart that is drawn small gets a small size, so that its numbers stay readable."""
-LOG_SCALE_RATIO = 3.0
-"""Quality with steps saved is drawn in logarithms if it differs by more than this factor."""
+LOG_SCALE_RATIO, WIDE_RATIO = 3.0, 20.0
+"""Figures that differ by more than this factor are drawn in logarithms: quality with steps saved, and all others."""
 DIVERSITY = ("self_bleu", "entropy", "is")
 """The figure on the other axis of a trade-off: the first of these that was measured."""
 
@@ -92,7 +93,7 @@ def row_colour(results: Results, row: str) -> str:
 def _value(cell: Cell, key: str) -> str:
     """A setting as the name of a line shows it."""
     if key == "steps":
-        return f"{cell.steps} steps"
+        return column(cell.steps or 0)
     value = str(cell.settings.get(key, ""))
     return f"{value.removeprefix('float')}-bit" if key == "dtype" else value
 
@@ -109,15 +110,17 @@ def _series(results: Results, needed: set[str], *keys: str) -> list[tuple[Line, 
             groups.setdefault((cell.row, *(_value(cell, key) for key in keys)), []).append(cell)
     rows = [group[0] for group in groups]
     most = max(map(rows.count, rows), default=1)
-    families = list(dict.fromkeys(_family(results, row) for row in rows if _family(results, row) != row))
+    bases = {row: _family(results, row) for row in rows}
+    shared = {base for row, base in bases.items() if base != row}
+    family = {row: base if base in shared else "" for row, base in bases.items()}
+    families = list(dict.fromkeys(family.values()))
     out = []
     for group, cells in groups.items():
         same = [other for other in groups if other[0] == group[0]]
         differ = [len({other[place] for other in same}) > 1 for place in range(1, len(group))]
         shown = [value for value, key, many in zip(group[1:], keys, differ) if key == "steps" or many]
-        family = _family(results, group[0])
-        number = most * families.index(family) if family in families else 0
-        style = LINE_STYLES[(number + same.index(group)) % len(LINE_STYLES)]
+        number = most * families.index(family[group[0]]) + same.index(group)
+        style = LINE_STYLES[number % len(LINE_STYLES)]
         out.append((Line(", ".join([group[0], *shown]), row_colour(results, group[0]), [], [], style), cells))
     return out
 
@@ -143,10 +146,11 @@ def steps_chart(results: Results, metric: str) -> Chart:
         lines.append(line)
         published = [(float(cell.steps or 0), cell.paper[metric]) for cell in cells if metric in cell.paper]
         if not any(other.points == published and other.colour == line.colour for other in lines):
-            dashed = Line(f"{line.name} (paper)", line.colour, published, style="--", markers=len(published) == 1)
-            lines.append(dashed)
+            name = re.sub(r", \d+-bit", "", line.name)
+            lines.append(Line(f"{name} (paper)", line.colour, published, [], "--", len(published) == 1))
     title = metric_title(results, metric)
     chart = Chart(f"{title} against steps", "sampling steps", title, lines, True, metric == "frechet")
+    chart.log_y = _spans(chart, WIDE_RATIO)
     if metric == results.main_figure and results.steps_saved:
         _add_steps_saved(chart, results, metric)
     return chart
@@ -159,8 +163,13 @@ def _add_steps_saved(chart: Chart, results: Results, metric: str) -> None:
         cell = next(c for c in results.cells if (c.row, c.steps) == ("student", entry.steps))
         text = f"{bound}{entry.steps_saved.value:.2g}×"
         chart.notes.append((float(entry.steps), cell.figures[metric].value, text))
+    chart.log_y = _spans(chart, LOG_SCALE_RATIO)
+
+
+def _spans(chart: Chart, ratio: float) -> bool:
+    """Whether the values are positive and differ by more than a factor."""
     values = [y for line in chart.lines for _, y in line.points]
-    chart.log_y = min(values) > 0 and max(values) > LOG_SCALE_RATIO * min(values)
+    return bool(values) and min(values) > 0 and max(values) > ratio * min(values)
 
 
 def tradeoff_chart(results: Results, metric: str, steps: int | None = None) -> Chart:

@@ -128,7 +128,11 @@ def check_plot(paper: dict[str, Any], results: Results) -> None:
     assert (Path("out") / "quality.png").read_bytes() == as_png(chart, heading)
     (axes,) = draw(chart, PNG_SIZE, heading).axes
     assert (axes.get_xlabel(), axes.get_ylabel()) == (OURS[paper["x"]], OURS[paper["y"]])
-    assert axes.get_xscale() == ("log" if paper["x"] == "steps" else "linear") and axes.get_yscale() == "linear"
+    assert axes.get_xscale() == ("log" if paper["x"] == "steps" else "linear")
+    if not any(cell.paper for cell in results.cells):
+        assert axes.get_yscale() == "linear", (
+            "the figures of stand-ins are far from the paper's, which are drawn beside"
+        )
     own = {text.get_text(): line for text, line in zip(axes.get_legend().get_texts(), axes.containers, strict=True)}
     series = {name: line[0].get_xydata().tolist() for name, line in own.items() if not name.endswith("(paper)")}
     assert list(series) == list(paper["series"])

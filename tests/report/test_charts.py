@@ -29,6 +29,12 @@ def test_families_share_colours_and_differ_in_style() -> None:
     assert len({shown[row][1] for row in rows[:3]}) == 1 == len({shown[row][1] for row in rows[3:]})
 
 
+def test_families_differ_from_a_teacher_without_one() -> None:
+    rows = ["teacher", "sdtt-6", "sdtt-6+di4c"]
+    lines = steps_chart(results_of(*(cell(row, 4, perplexity=1.0) for row in rows)), "perplexity").lines
+    assert len({(line.colour, line.style) for line in lines if line.points}) == 3
+
+
 def test_rows_without_a_family_have_colours_of_their_own() -> None:
     results = results_of(*(cell(row, 4, perplexity=1.0) for row in ("teacher", "student", "di4c-d", "a+b")))
     assert len({row_colour(results, row) for row in ("teacher", "student", "di4c-d", "a+b")}) == 4
@@ -55,8 +61,14 @@ def test_paper_line_is_drawn_once_for_two_precisions() -> None:
     both = [cell("teacher", 4, {"dtype": dtype}, frechet=1.0) for dtype in ("float32", "float64")]
     results = results_of(*(one.model_copy(update={"paper": {"frechet": 2.0}}) for one in both))
     assert [line.name for line in steps_chart(results, "frechet").lines if line.points == [(4.0, 2.0)]] == [
-        "teacher, 32-bit (paper)"
+        "teacher (paper)"
     ]
+
+
+def test_steps_chart_of_a_wide_range_has_a_logarithmic_axis() -> None:
+    for last, logarithmic in ((10.0, True), (100.0, False)):
+        results = results_of(cell("teacher", 1, frechet=400.0), cell("teacher", 2, frechet=last))
+        assert steps_chart(results, "frechet").log_y is logarithmic
 
 
 def test_main_chart_of_continuations_is_quality_against_diversity_in_order_of_steps() -> None:
