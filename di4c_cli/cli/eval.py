@@ -23,12 +23,15 @@ Number = TypeVar("Number", int, float)
 def eval(
     student: Annotated[str | None, typer.Option(help="Student or run folder, Hub id or name.")] = None,
     teacher: Annotated[str | None, typer.Option(help="Teacher; default: the one the student came from.")] = None,
-    model: Annotated[list[str] | None, typer.Option(help="Further rows as ROW=REF, e.g. di4c-d=runs/b.")] = None,
+    model: Annotated[list[str] | None, typer.Option(help="Further rows under any name, e.g. di4c-d=runs/b.")] = None,
     protocol: Annotated[
         str | None, typer.Option(help="A table or figure of the paper, or tiny-*; `list` shows them.")
     ] = None,
     steps: Annotated[str | None, typer.Option(help="Sampling steps, e.g. 1,2,4,8.")] = None,
     temperatures: Annotated[str | None, typer.Option(help="Frontier over temperatures, e.g. 0.8,1.")] = None,
+    sample_dtype: Annotated[
+        str | None, typer.Option(help="Draws: float64 (default), float32 (published), or float32,float64.")
+    ] = None,
     n: Annotated[int | None, typer.Option("-n", min=1, help="Samples for each model and step count.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Upper limit of the samples per cell.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the samples.")] = 0,
@@ -60,6 +63,7 @@ def eval(
         protocol=protocol,
         steps=parse_numbers(steps, "--steps", int),
         temperatures=parse_numbers(temperatures, "--temperatures", float),
+        dtypes=None if sample_dtype is None else list(dict.fromkeys(sample_dtype.split(","))),
         n=n,
         limit=limit,
         seed=seed,
@@ -105,8 +109,9 @@ def _eval_file(path: Path, config: EvaluationConfig, json: bool) -> None:
     from di4c_cli.evaluation.pipeline import check_out
     from di4c_cli.report.page import write_all
 
-    if config.protocol is not None:
-        raise UserError("--samples measures a file and takes no --protocol.", "Leave one of them out.")
+    for flag, value in (("--protocol", config.protocol), ("--sample-dtype", config.dtypes)):
+        if value is not None:
+            raise UserError(f"--samples measures a file and takes no {flag}.", "Leave one of them out.")
     out = config.out or Path("evaluations") / path.stem
     check_out(out)
     results = _with_command(evaluate_file(path, config.options, config.n or config.limit, out))

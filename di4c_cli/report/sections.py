@@ -19,9 +19,10 @@ from di4c_cli.report.charts import (
     Chart,
     Line,
     as_svg,
+    is_tradeoff,
     row_colour,
     steps_chart,
-    tradeoff_charts,
+    tradeoff_chart,
 )
 from di4c_cli.report.summary import is_frontier
 from di4c_cli.report.table import overview, steps_saved_rows
@@ -51,14 +52,16 @@ def legend(results: Results) -> str:
 
 
 def quality(results: Results) -> str:
-    """Charts of every metric against steps, the table of all figures, and the steps saved."""
-    frontier = is_frontier(results)
-    if frontier:
-        charts = tradeoff_charts(results, results.main_figure)
-    else:
-        charts = [steps_chart(results, metric) for metric in results.metrics]
+    """Charts of every metric against steps or of the trade-off, the table of all figures, and the steps saved."""
+    main, tradeoff = results.main_figure, is_tradeoff(results)
+    charts = [] if is_frontier(results) else [steps_chart(results, metric) for metric in results.metrics]
+    if is_frontier(results):
+        steps = sorted({cell.steps for cell in results.cells if cell.steps is not None})
+        charts = [tradeoff_chart(results, main, count) for count in steps]
+    elif tradeoff:
+        charts.insert(0, tradeoff_chart(results, main))
     table = overview(results)
-    title = "Trade-off" if frontier else "Quality against steps"
+    title = "Trade-off" if tradeoff else "Quality against steps"
     figures = f"<h3>Figures</h3>{html_table(table.header, table.rows)}"
     return f"<h2>{title}</h2>{legend(results)}{chart_grid(charts)}{figures}{steps_saved(results)}"
 
