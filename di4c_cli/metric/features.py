@@ -70,8 +70,11 @@ class ClassifierFeatures(FeatureNetwork):
         return features, self.classifier.classify(features)
 
 
-FEATURE_INPUTS = ("bytes", "tf299")
-"""Input of a TorchScript network: float images from 0 to 255 as they are, or the input of TensorFlow's Inception."""
+FEATURE_INPUTS = ("bytes", "tf299", "tf299-stretched")
+"""Input of a TorchScript network: float images from 0 to 255 as they are, or the input of TensorFlow's Inception.
+
+`tf299-stretched` stretches every image to the whole range first, as the authors' ImageNet metrics do.
+"""
 
 
 def tf_resize(images: Tensor, size: int = 299) -> Tensor:
@@ -89,6 +92,12 @@ def tf_resize(images: Tensor, size: int = 299) -> Tensor:
         far = images.index_select(axis, (left + 1).clamp_max(old - 1).to(images.device))
         images = near * (1 - share) + far * share
     return images
+
+
+def stretched(images: Tensor) -> Tensor:
+    """`(n, C, H, W)` from 0 to 255, each image with its own minimum at 0 and maximum at 255, rounded down."""
+    low, high = images.amin((1, 2, 3), keepdim=True), images.amax((1, 2, 3), keepdim=True)
+    return ((images - low) / (high - low).clamp_min(1) * 255).floor()
 
 
 class ScriptedFeatures(FeatureNetwork):
@@ -117,7 +126,9 @@ class ScriptedFeatures(FeatureNetwork):
     def run(self, images: Tensor) -> tuple[Tensor, Tensor | None]:
         colour = images if images.ndim == 4 else images[..., None].repeat(1, 1, 1, 3)
         pixels = colour.permute(0, 3, 1, 2).to(self.device)
-        scaled = (tf_resize(pixels) - 128) / 128 if self.feature_input == "tf299" else pixels
+        if self.feature_input == "tf299-stretched":
+            pixels = stretched(pixels)
+        scaled = pixels if self.feature_input == "bytes" else (tf_resize(pixels) - 128) / 128
         try:
             out = self.network(scaled)
         except RuntimeError as error:
