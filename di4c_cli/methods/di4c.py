@@ -218,9 +218,7 @@ class Di4C(Method):
         lam = flat_latents(self._latents(batch, "lam/t", batch.x_t, batch.times.t))
         label = repeat_label(batch.label, count)
         return self._scored(
-            self.student.predict(
-                repeat(batch.x_t, count), repeat(batch.times.t, count), label, lam, self.setup.dropout
-            )
+            self.student.predict(repeat(batch.x_t, count), repeat(batch.times.t, count), label, lam, self.setup.dropout)
         )
 
     def inputs_at_t(self, batch: NoisedBatch) -> LossInputs:
