@@ -166,6 +166,19 @@ def test_sdtt_loss_equals_the_authors(alpha: dict[str, Any], mixture_teacher: bo
     compare(Di4C(config_of("authors/sdtt-7", alpha=alpha), student, teacher), sdtt_port)
 
 
+@pytest.mark.parametrize("later", [False, True])
+def test_corrupt_later_masks_as_at_the_next_grid_time(later: bool) -> None:
+    """On a coarse grid, where the two shares differ by more than a few symbols."""
+    student, teacher = pair("dit", "linear")
+    time = {"grid": 8, "small_share": 0.3, "corrupt_later": later}
+    batch, noise = data(student)
+    drawn = Di4C(config_of("sdtt-7", time=time), student, teacher).noised(batch, noise)
+    share = 0.999 * (drawn.times.t + 1 / 8) if later else drawn.times.t
+    masked = noise.uniform("corrupt", student.length) < share[:, None]
+    assert torch.equal(drawn.x_t == student.symbols, masked)
+    assert 0 < masked.sum() < masked.numel()
+
+
 # MaskGIT: r = 1 - t uniform, all positions and symbols, one confidence step of the teacher.
 
 
