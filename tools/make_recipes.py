@@ -40,6 +40,9 @@ To make your own recipe, print one into a file, change it and name the file:
     di4c recipes show tiny-digits > mine.yaml
     di4c distill --recipe mine.yaml
 
+Recipes with the names of published models follow the paper. Those in `authors/` follow the authors' code where it
+differs; [fidelity](fidelity.md) lists the differences.
+
 An unknown key is rejected, and the message names the nearest known key. Every run folder and every student contains
 the resolved recipe. `python -m tools.make_recipes` generates this page from the schema.
 """

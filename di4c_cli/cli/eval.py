@@ -40,7 +40,7 @@ def eval(
     ] = None,
     judge: Annotated[str | None, typer.Option(help="Causal judge: Hub id, folder or .gguf file.")] = None,
     features: Annotated[Path | None, typer.Option(help="TorchScript feature network (Inception).")] = None,
-    feature_input: Annotated[str, typer.Option(help="Input of that network: bytes or tf299.")] = "bytes",
+    feature_input: Annotated[str, typer.Option(help="Its input: bytes, tf299, tf299-stretched, torch299.")] = "bytes",
     reference: Annotated[Path | None, typer.Option(help="Real images, their .npz statistics, or texts.")] = None,
     prompts: Annotated[Path | None, typer.Option(help="Prompts to continue, one per line, or ids (.npy).")] = None,
     samples: Annotated[Path | None, typer.Option(help="Measure samples from a file, not a model.")] = None,

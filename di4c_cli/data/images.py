@@ -16,6 +16,7 @@ from di4c_cli.data import cache
 from di4c_cli.data.items import TensorItems
 from di4c_cli.errors import UserError
 from di4c_cli.memory import physical_memory
+from di4c_cli.noise import Noise
 
 if TYPE_CHECKING:
     from di4c_cli.codec.vq import Vq
@@ -145,11 +146,14 @@ def _pictures(x: np.ndarray, path: Path, shape: tuple[int, ...] | None, levels: 
 
 
 class VqItems(ImageFiles):
-    """Codes of images and of their mirror images, encoded when first needed and kept in shards on disk."""
+    """Codes of images and of their mirror images, encoded when first needed and kept in shards on disk.
 
-    def __init__(self, folder: Path, codec: Vq, mirrored: bool) -> None:
+    With `random_crop` the square is at a random place of each image, the same in every epoch.
+    """
+
+    def __init__(self, folder: Path, codec: Vq, mirrored: bool, random_crop: bool = False) -> None:
         super().__init__(folder)
-        self.codec, self.mirrored = codec, mirrored
+        self.codec, self.mirrored, self.random_crop = codec, mirrored, random_crop
         grid = codec.vqgan.grid
         self.length = int(grid[0] * grid[1])
         self._shards: dict[tuple[int, bool], np.ndarray] = {}
@@ -163,7 +167,8 @@ class VqItems(ImageFiles):
     def folder(self) -> Path:
         """The cache entry; it depends on the images and on the VQGAN's weights."""
         sums = [float(value.cpu().double().sum()) for value in self.codec.vqgan.state_dict().values()]
-        return cache.entry("codes", {"images": cache.stamp(self.paths), "vqgan": sums})
+        crop = {"crop": "random"} if self.random_crop else {}
+        return cache.entry("codes", {"images": cache.stamp(self.paths), "vqgan": sums, **crop})
 
     def _shard(self, number: int, flip: bool) -> np.ndarray:
         if (number, flip) not in self._shards:
@@ -171,30 +176,39 @@ class VqItems(ImageFiles):
             if not path.is_file():
                 with cache.building(path):
                     if not path.is_file():
-                        self._encode(path, self.paths[number * VQ_SHARD : (number + 1) * VQ_SHARD], flip)
+                        self._encode(path, range(len(self.paths))[number * VQ_SHARD : (number + 1) * VQ_SHARD], flip)
             self._shards[number, flip] = np.load(path, mmap_mode="r")
         return self._shards[number, flip]
 
-    def _encode(self, target: Path, paths: list[Path], flip: bool) -> None:
+    def _encode(self, target: Path, items: range, flip: bool) -> None:
         vqgan = self.codec.vqgan
         parts = []
-        for start in range(0, len(paths), VQ_BATCH):
-            chosen = paths[start : start + VQ_BATCH]
-            batch = torch.stack([load_square(path, vqgan.resolution, vqgan.in_channels) for path in chosen])
+        places = Noise(0, list(items), "crop").uniform("place", 2).tolist() if self.random_crop else None
+        for start in range(0, len(items), VQ_BATCH):
+            squares = [
+                load_square(self.paths[item], vqgan.resolution, vqgan.in_channels, places and places[item - items[0]])
+                for item in items[start : start + VQ_BATCH]
+            ]
+            batch = torch.stack(squares)
             parts.append(self.codec.encode_images(batch.flip(-1) if flip else batch))
         codes = torch.cat(parts).numpy().astype(np.uint16 if vqgan.codes <= 2**16 else np.uint32)
         cache.write_array(target, codes)
 
 
-def load_square(path: Path, side: int, channels: int) -> Tensor:
-    """An image (C, side, side) in [-1, 1]: the shorter side resized, the middle cut out."""
+def load_square(path: Path, side: int, channels: int, place: list[float] | None = None) -> Tensor:
+    """An image (C, side, side) in [-1, 1]: the shorter side resized, the middle cut out.
+
+    With `place`, two numbers in [0, 1), it is resized bilinearly, and the square is cut out there.
+    """
     image = open_image(path, channels)
     if min(image.size) < 1:
         raise UserError(f"{path} is empty.", "Remove it.")
     scale = side / min(image.size)
     size = (max(side, round(image.width * scale)), max(side, round(image.height * scale)))
     if image.size != size:
-        image = image.resize(size, Image.Resampling.BICUBIC)
+        image = image.resize(size, Image.Resampling.BICUBIC if place is None else Image.Resampling.BILINEAR)
     left, top = (size[0] - side) // 2, (size[1] - side) // 2
+    if place is not None:
+        left, top = (int(u * (length - side + 1)) for u, length in zip(place, size, strict=True))
     pixels = np.asarray(image.crop((left, top, left + side, top + side)), np.float32)
     return torch.from_numpy(pixels.copy()).view(side, side, channels).permute(2, 0, 1) / 127.5 - 1

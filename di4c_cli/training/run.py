@@ -173,7 +173,10 @@ class Run:
         self, number: int, teacher: Model, source: Source, config: ModelConfig, context: RunContext, last: Path | None
     ) -> Model:
         """The training loop of one round; returns the averaged student."""
-        student = new_student(teacher, config, self.recipe, number).to(self.options.dtype)
+        start = teacher
+        if number == 1 and self.recipe.student_weights is not None:
+            start = load(self.recipe.teacher, weights=self.recipe.student_weights)
+        student = new_student(start, config, self.recipe, number).to(self.options.dtype)
         if self.recipe.training.compile:
             student.compile()
         frozen = None

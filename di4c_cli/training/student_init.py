@@ -85,7 +85,9 @@ def new_student(teacher: Model, config: ModelConfig, recipe: Recipe, round_numbe
 def build_method(recipe: Recipe, student: Denoiser, teacher: Denoiser | None, round_number: int) -> Method:
     """The recipe's training method; `teacher` is None if the method does not call it."""
     training = recipe.training
-    setup = MethodSetup(recipe.seed, round_number, training.dropout > 0, recipe.data == "teacher")
+    dropout = training.dropout > 0
+    at_u = dropout and training.dropout_at_u
+    setup = MethodSetup(recipe.seed, round_number, dropout, at_u, data_free=recipe.data == "teacher")
     return implementation(recipe.method)(recipe.method, student, teacher, setup)
 
 
