@@ -77,7 +77,7 @@ def sample_batch(
 
 def all_at(time: float, noise: Noise) -> Tensor:
     """One time `(B,)` for every sample."""
-    return torch.full((len(noise),), time, dtype=finest(noise.device), device=noise.device)
+    return torch.full((1,), time, dtype=finest(noise.device), device=noise.device).expand(len(noise))
 
 
 def hold(given: Tensor | None, x: Tensor, process: Process, t: float, noise: Noise) -> Tensor:

@@ -33,6 +33,8 @@ FREE = {"view", "_unsafe_view", "reshape", "expand", "t", "transpose", "permute"
 FREE |= {"detach", "alias", "as_strided", "split", "split_with_sizes", "unbind", "_reshape_alias", "chunk", "unfold"}
 FREE |= {"diagonal", "lift_fresh", "empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided"}
 """Operations without a kernel."""
+TENSORS_PER_LAUNCH = 30
+"""Tensors that one launch of a fused or foreach kernel takes, at least."""
 INDEXING = {"index", "index_put", "index_put_", "_index_put_impl_"}
 
 
@@ -244,6 +246,9 @@ class Watch(TorchDispatchMode):
             bare = tree_map(held, (args, kwargs, out))
             flops = flop_registry[op._overloadpacket](*bare[0], **bare[1], out_val=bare[2])
         self.kernels.append(Kernel(line(), name, sum(map(_bytes, touched)), flops, _widest(touched)))
+        if args and isinstance(args[0], (list, tuple)) and name.startswith(("_foreach", "_fused")):
+            more = (len(args[0]) - 1) // TENSORS_PER_LAUNCH
+            self.kernels += [Kernel(line(), name, 0, 0, "f32")] * more
 
     def _call(self, op: Any, name: str, args: Any, kwargs: dict[str, Any], here: bool) -> Any:
         bare, options = tree_map(held, args), tree_map(held, kwargs)
@@ -270,6 +275,8 @@ class Watch(TorchDispatchMode):
         if name in INDEXING:
             bare = (bare[0], _integer_indices(bare[1]), *bare[2:])
         goal = given[0] if name.endswith("_") and not name.endswith("__") else None
+        if isinstance(goal, list):  # foreach and fused operations of optimizers
+            return None
         if goal is not None:
             if held(goal).device.type == "meta":
                 op(*tree_map(_shape, bare), **tree_map(_shape, options))
