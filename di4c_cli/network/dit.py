@@ -235,6 +235,6 @@ class DiT(ConditionedTransformer):
         linear = self.output_layer.linear
         if torch.is_autocast_enabled(h.device.type):
             # autocast keeps its copy of a whole weight, but converts a slice anew in every call
-            return linear(h)[:, : self.symbols]  # type: ignore[no-any-return]
+            return linear(h)[:, : self.symbols]
         # Slicing the weights and not the logits leaves the result contiguous and nothing copied.
         return F.linear(h.to(linear.weight.dtype), linear.weight[: self.symbols], linear.bias[: self.symbols])

@@ -1,8 +1,8 @@
 """A GPU that is not there: tensors that claim the device `gpu` and keep their numbers on the CPU, or only their shapes.
 
-`Watch` runs every operation on them, raises where tensors of two devices meet, and counts kernels, bytes, arithmetic and
-waits (the host waits for the device) by line of the package. Weights on the meta device have shapes only, so a step of a
-published model takes seconds; integers and noise always have numbers, because shapes depend on them.
+`Watch` runs every operation on them, raises where tensors of two devices meet, and counts kernels, bytes, arithmetic
+and waits (the host waits for the device) by line of the package. Weights on the meta device have shapes only, so a
+step of a published model takes seconds; integers and noise always have numbers, because shapes depend on them.
 """
 
 from __future__ import annotations
@@ -26,10 +26,30 @@ from torch.utils.flop_counter import flop_registry
 
 aten = torch.ops.aten
 DEVICE = "gpu"
-WAITING = {"nonzero", "masked_select", "_local_scalar_dense", "unique_consecutive", "_unique2", "unique_dim", "bincount"}
+WAITING = {
+    "nonzero",
+    "masked_select",
+    "_local_scalar_dense",
+    "unique_consecutive",
+    "_unique2",
+    "unique_dim",
+    "bincount",
+}
 WAITING |= {"repeat_interleave", "equal", "is_nonzero", "masked_scatter", "linalg_eigh", "_linalg_eigh"}
 """Operations whose result the host needs, e.g. as a shape."""
-FREE = {"view", "_unsafe_view", "reshape", "expand", "t", "transpose", "permute", "select", "slice", "unsqueeze", "squeeze"}
+FREE = {
+    "view",
+    "_unsafe_view",
+    "reshape",
+    "expand",
+    "t",
+    "transpose",
+    "permute",
+    "select",
+    "slice",
+    "unsqueeze",
+    "squeeze",
+}
 FREE |= {"detach", "alias", "as_strided", "split", "split_with_sizes", "unbind", "_reshape_alias", "chunk", "unfold"}
 FREE |= {"diagonal", "lift_fresh", "empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided"}
 """Operations without a kernel."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor
@@ -20,6 +21,9 @@ from di4c_cli.training.ema import Ema
 from di4c_cli.training.optimizer import build_optimizer, part_settings
 from di4c_cli.training.student_init import build_method, method_on_meta, new_student, student_config
 from tests.device.pretend import DEVICE, PretendTensor, Watch, held, on_gpu
+
+GPU_BYTES = 80 << 30
+"""Memory of the GPU that published steps pretend to have."""
 
 
 def training_gradients(recipe: Recipe, device: str, watch: Watch | None = None) -> tuple[float, dict[str, Tensor]]:
@@ -54,7 +58,7 @@ def published_step(name: str, **changes: Any) -> tuple[Watch, Recipe, int]:
     config = published_config(recipe.teacher)
     assert config is not None
     watch = Watch()
-    with watch:
+    with watch, mock.patch("di4c_cli.memory.gpu_memory", lambda device=None: GPU_BYTES):
         method, batch = _published_method(recipe, config)
         settings = part_settings(method.parts(), recipe.training.optimizer)
         optimizer = build_optimizer(method.parts(), settings)
