@@ -101,3 +101,18 @@ def sample(name: str, device: str, **options: Any) -> Tensor:
     found = model.sample(3, seed=1, **options)
     assert device == "cpu" or isinstance(found, PretendTensor) or found.device.type == "cpu"
     return held(found)  # type: ignore[no-any-return]
+
+
+def published_sampling(name: str, count: int, **options: Any) -> Watch:
+    """What drawing `count` samples of a published student does at its published size, as one batch."""
+    recipe = recipe_file.read(name, {})
+    config = published_config(recipe.teacher)
+    assert config is not None
+    student = student_config(Model(config, build_on_meta(config)), recipe, 1)
+    watch = Watch()
+    with watch:
+        model = Model(student, build_on_meta(student))
+        on_gpu(model.denoiser)
+        watch.clear()
+        model.sample(count, batch_size=count, hybrid=0, **options)
+    return watch
