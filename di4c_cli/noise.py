@@ -52,13 +52,16 @@ class Noise:
         self.seed, self.stream = seed, stream
         self.device = torch.device(device)
         self.index = _numbers(index, self.device)
+        self._hashes: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.index)
 
     def at(self, *key: object) -> Noise:
         """The same samples in a stream of their own, e.g. `noise.at("step", 3)`."""
-        return Noise(self.seed, self.index, "/".join([self.stream, *map(str, key)]), self.device)
+        other = Noise(self.seed, self.index, "/".join([self.stream, *map(str, key)]), self.device)
+        other._hashes = self._samples()
+        return other
 
     def of(self, rows: Tensor) -> Noise:
         """The noise of some samples of the batch, by their place `(n,)` in it."""
@@ -79,16 +82,21 @@ class Noise:
 
     def _draw(self, name: str, shape: tuple[int, ...], number: Callable[[Tensor], Tensor]) -> Tensor:
         """`(B, *shape)` numbers made of 64 random bits each; on the CPU for MPS, whose integers are untested."""
-        first, second = _key(f"{self.seed}:{self.stream}:{name}")
-        index = self.index.cpu() if self.device.type == "mps" else self.index
-        sample = _mix(index ^ first).bitwise_xor_(second)[:, None]
-        element = torch.arange(math.prod(shape), device=index.device).mul_(GOLDEN)
+        sample = (self._samples() ^ _key(f"{self.seed}:{self.stream}:{name}"))[:, None]
+        element = torch.arange(math.prod(shape), device=sample.device).mul_(GOLDEN)
         size = len(element)
-        if index.device.type == "cpu":  # pieces that stay in the processor's cache
-            size = max(1, CACHED_NUMBERS // max(1, len(index)))
+        if sample.device.type == "cpu":  # pieces that stay in the processor's cache
+            size = CACHED_NUMBERS // max(1, len(sample))
         parts = [number(_mix(sample ^ piece)) for piece in element.split(max(1, size))]
         out = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
-        return out.view(len(index), *shape).to(self.device)
+        return out.view(len(sample), *shape).to(self.device)
+
+    def _samples(self) -> Tensor:
+        """A hash of every sample's number, shared by all draws."""
+        if self._hashes is None:
+            index = self.index.cpu() if self.device.type == "mps" else self.index
+            self._hashes = _mix(index ^ GOLDEN)
+        return self._hashes
 
 
 def _uniform53(bits: Tensor) -> Tensor:
@@ -115,10 +123,9 @@ def _numbers(index: Sequence[int] | Tensor, device: torch.device) -> Tensor:
     return torch.tensor(list(index), dtype=torch.long, device=device)
 
 
-def _key(text: str) -> tuple[int, int]:
-    """Two signed 64-bit hashes of a text."""
-    digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
-    return int.from_bytes(digest[:8], "little", signed=True), int.from_bytes(digest[8:], "little", signed=True)
+def _key(text: str) -> int:
+    """A signed 64-bit hash of a text."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little", signed=True)
 
 
 def _shift(value: Tensor, places: int) -> Tensor:

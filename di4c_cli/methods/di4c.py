@@ -19,6 +19,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from di4c_cli import memory
 from di4c_cli.denoiser import Denoiser, Prediction
 from di4c_cli.errors import UserError
 from di4c_cli.methods.base import Loss, Method, MethodSetup, flat_latents, repeat, repeat_label
@@ -304,5 +305,5 @@ class Di4C(Method):
 
     def _inputs(self, x_t: Tensor, latents: int, weights: TermWeights) -> LossInputs:
         c = self.config
-        variate, chunk, cache = c.control_variate, c.chunk_bytes, c.cache_bytes
-        return LossInputs(x_t, latents, weights, variate, chunk_bytes=chunk, cache_bytes=cache)
+        chunk, cache = c.loss_memory(memory.gpu_memory(x_t.device))
+        return LossInputs(x_t, latents, weights, c.control_variate, chunk_bytes=chunk, cache_bytes=cache)

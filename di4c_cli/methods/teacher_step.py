@@ -47,7 +47,10 @@ def analytical_teacher_step(
     if teacher_latents > 1:
         uniform = uniform.flatten(0, 1)
         x_t, t, u = (repeat(x, teacher_latents) for x in (x_t, t, u))
-    width = max(1, budget // (8 * shape[0] * shape[1] * prediction.process.symbols))
+    process, draws = prediction.process, float(shape[1])
+    if isinstance(process, Masked):  # draws only where a position is revealed, from probabilities that all draws share
+        draws = 1 + draws * float(process.reveal_share(t, u).max())
+    width = max(1, int(budget / (8 * shape[0] * draws * process.symbols)))
     parts = []
     for start in range(0, shape[2], width):
 
@@ -55,7 +58,7 @@ def analytical_teacher_step(
             return prediction.log_probs(b, d + start)
 
         part = slice(start, start + width)
-        parts.append(prediction.process.step(rows, x_t[:, part], t, u, uniform[..., part, :]))
+        parts.append(process.step(rows, x_t[:, part], t, u, uniform[..., part, :]))
     return torch.cat(parts, -1).view(shape)
 
 
@@ -84,7 +87,7 @@ def confidence_teacher_step(
         prediction = with_mask_symbol(prediction)
     else:
         number = counts_between(process, torch.full_like(times.t, length), times.t, times.u).clamp_min(1)
-        scale = torch.cat([gumbel_scale(t[None], max(1, round(1 / float(h)))) for t, h in zip(times.t, times.step)])
+        scale = gumbel_scale(times.t, (1 / times.step).round().clamp_min(1))
     shape = value.shape
     if teacher_latents > 1:
         value, gumbel, x_t = value.flatten(0, 1), gumbel.flatten(0, 1), repeat(x_t, teacher_latents)

@@ -15,6 +15,7 @@ from torch.nn import functional
 from di4c_cli.build import build_on_meta
 from di4c_cli.config import ModelConfig
 from di4c_cli.denoiser import Denoiser
+from di4c_cli.memory import gpu_memory
 from di4c_cli.recipe import Recipe
 from di4c_cli.training.plan import BatchPlan
 from di4c_cli.training.student_init import method_on_meta
@@ -123,7 +124,7 @@ def estimate(config: ModelConfig, teacher: ModelConfig, recipe: Recipe, plan: Ba
         optimizer=2 * weights,
         ema=count(method.student.network) * FLOAT32_BYTES,
         activations=activation_bytes(config, recipe, sequences),
-        loss_chunk=recipe.method.chunk_bytes + recipe.method.cache_bytes,
+        loss_chunk=sum(recipe.method.loss_memory(gpu_memory())),
     )
 
 
