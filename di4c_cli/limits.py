@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from di4c_cli.config import FORMAT, ModelConfig
 from di4c_cli.errors import UserError
+from di4c_cli.foreign.structured import read_json
 
 MAX_CONFIG_BYTES = 2 * 2**20
 MAX_LENGTH = 2**18
@@ -21,6 +22,7 @@ MAX_STEPS = 2**16
 MAX_LATENT_NUMBERS = 2**22
 MAX_PARAMETERS = 20_000_000_000
 CHECK_CONFIG = "Check the model's config.json."
+CONVERT_AGAIN = "Fix the file or convert the model again."
 
 Count = Annotated[int, Field(strict=True, ge=1, le=2**20)]
 Small = Annotated[int, Field(strict=True, ge=1, le=2**12)]
@@ -99,14 +101,12 @@ def read_config(folder: Path) -> ModelConfig:
     path = folder / "config.json"
     if not path.is_file():
         raise UserError(f"{folder} has no config.json.", "Name a model folder that di4c wrote.")
-    if path.stat().st_size > MAX_CONFIG_BYTES:
-        raise UserError(f"{path} is larger than any config.json.", "Convert the model again.")
     try:
-        config = ModelConfig.model_validate_json(path.read_bytes())
+        config = ModelConfig.model_validate(read_json(path, MAX_CONFIG_BYTES, "config.json", CONVERT_AGAIN))
     except ValidationError as error:
         first = error.errors()[0]
         problem = f"{path}: {'.'.join(map(str, first['loc'])) or 'the file'}: {first['msg']}."
-        raise UserError(problem, "Fix the file or convert the model again.") from error
+        raise UserError(problem, CONVERT_AGAIN) from error
     if config.di4c > FORMAT:
         raise UserError(f"{path} was written by a newer di4c (format {config.di4c}).", "Upgrade di4c.")
     check(config)

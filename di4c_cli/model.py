@@ -52,6 +52,7 @@ class Model:
         """Built when first needed: probabilities need no decoder."""
         if self._codec is None:
             built = codec.build(self.config.codec, self._folder, self._codec_tensors)
+            built.check_fits(self.denoiser.length, self.denoiser.symbols)
             self._codec = built.to(self.denoiser.device)
         return self._codec
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from di4c_cli import codec, hub
 from di4c_cli.card import model_card, rows_of
 from di4c_cli.errors import UserError
+from di4c_cli.evaluation import results
+from di4c_cli.foreign.regular import is_regular
 from di4c_cli.limits import read_config
 from di4c_cli.metric.features import tensors_digest
 from di4c_cli.model_folder import load_folder
-
-MAX_RESULTS_BYTES = 50 * 2**20
 
 
 def model_folder(path: Path) -> Path:
@@ -29,12 +28,12 @@ def results_near(folder: Path, digest: str) -> dict[str, Any] | None:
     """The newest evaluation of these weights in the model's folder or run."""
     places = [folder, *([folder.parent] if folder.name == "student" else [])]
     found = [path for place in places for path in (*place.glob("results.json"), *place.glob("*/results.json"))]
-    for path in sorted(found, key=lambda path: path.stat().st_mtime, reverse=True):
+    for path in sorted(filter(is_regular, found), key=lambda path: path.stat().st_mtime, reverse=True):
         try:
-            tree = json.loads(path.read_text(encoding="utf-8")) if path.stat().st_size < MAX_RESULTS_BYTES else None
-        except (OSError, ValueError):
+            tree = results.load(path).model_dump(mode="json")
+        except UserError:  # another file of that name, or a damaged one
             continue
-        if isinstance(tree, dict) and "cells" in tree and rows_of(tree, digest):
+        if rows_of(tree, digest):
             return tree
     return None
 

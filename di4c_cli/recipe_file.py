@@ -11,6 +11,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from di4c_cli.errors import UserError
+from di4c_cli.foreign.structured import StructureError, parse_yaml, read_yaml
 from di4c_cli.latent import config as latent_config
 from di4c_cli.methods import DEFAULT_METHOD, METHODS
 from di4c_cli.recipe import Recipe
@@ -38,20 +39,6 @@ RENAMED_KEYS = {
     **{f"training.{old}": f"training.{new}" for old, new in training_config.RENAMED_KEYS.items()},
 }
 """Keys of version 0.1 and the present ones; the longest match counts."""
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML 1.2 floats: `1e-5` is a number (PyYAML follows 1.1, where it is a string)."""
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    __import__("re").compile(
-        r"^[-+]?(?:[0-9][0-9_]*\.[0-9_]*(?:[eE][-+]?[0-9]+)?|[0-9]+[eE][-+]?[0-9]+|\.[0-9]+(?:[eE][-+]?[0-9]+)?"
-        r"|\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
-    ),
-    list("-+0123456789."),
-)
 
 
 def folder() -> Path:
@@ -136,12 +123,7 @@ def kind_of(name: str) -> str:
 
 
 def _load(path: Path) -> dict[str, Any]:
-    try:
-        tree = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
-    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
-        line = getattr(getattr(error, "problem_mark", None), "line", None)
-        where = f" (line {line + 1})" if line is not None else ""
-        raise UserError(f"The recipe {path} is not readable YAML{where}.", "Fix the file or name another.") from error
+    tree = read_yaml(path, "recipe")
     if not isinstance(tree, dict):
         raise UserError(f"The recipe {path} holds no settings.", "Run `di4c recipes show tiny-digits` for an example.")
     return tree
@@ -200,9 +182,10 @@ def parse_assignment(text: str) -> tuple[str, Any]:
     if not equals or not key:
         raise UserError(f"'--set {text}' is not of the form key=value.", "Example: --set method.latents=8")
     try:
-        return key.strip(), yaml.load(value, Loader=_Loader)
-    except yaml.YAMLError as error:
-        raise UserError(f"The value in '--set {text}' is not readable.", "Quote it or write a plain value.") from error
+        return key.strip(), parse_yaml(value)
+    except StructureError as error:
+        problem = f"The value in '--set {text[:100]}' is not readable: {error}."
+        raise UserError(problem, "Quote it or write a plain value.") from error
 
 
 def assign(tree: dict[str, Any], dotted: str, value: Any, model: type[BaseModel] = Recipe) -> None:

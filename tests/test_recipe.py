@@ -100,7 +100,7 @@ def test_read_names_an_unknown_key_and_the_nearest(tmp_path: Path) -> None:
 
 def test_read_rejects_a_broken_file_in_one_sentence(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
-    for text, word in (("a: [1", "not readable YAML"), ("- 1", "holds no settings")):
+    for text, word in (("a: [1", "not a readable recipe: line 1"), ("- 1", "holds no settings")):
         path.write_text(text)
         with pytest.raises(UserError, match=word):
             recipe_file.read(str(path))

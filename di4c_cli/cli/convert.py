@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,6 +9,7 @@ import typer
 
 from di4c_cli.cli.console import say
 from di4c_cli.errors import UserError
+from di4c_cli.teacher import safe
 
 OWN_FILES = ("README.md", "config.json", "model.safetensors", "vqgan.safetensors")
 """The files of a model folder, besides the codec's file."""
@@ -57,11 +57,8 @@ def _check_target(target: Path, force: bool) -> None:
 
 def _own_files(folder: Path) -> set[str | None]:
     """The names that belong to the di4c model in a folder; none if it holds no such model."""
-    try:
-        config = json.loads((folder / "config.json").read_bytes())
-    except (OSError, ValueError, RecursionError):
-        config = None
-    if not isinstance(config, dict) or "di4c" not in config:
+    config = safe.read_tree(folder / "config.json")
+    if config is None or "di4c" not in config:
         return set()
     codec = config.get("codec")
     return {*OWN_FILES, codec.get("file") if isinstance(codec, dict) else None}

@@ -8,6 +8,7 @@ import typer
 
 from di4c_cli import recipe_file
 from di4c_cli.cli.console import guarded, show_table
+from di4c_cli.foreign.text import read_text
 
 recipes = typer.Typer(help="List the shipped recipes; `show NAME` prints one.", invoke_without_command=True)
 
@@ -29,4 +30,4 @@ def listing(context: typer.Context) -> None:
 @guarded
 def show(name: Annotated[str, typer.Argument(help="A name from `di4c recipes`, or a YAML file.")]) -> None:
     """Print one recipe as shipped."""
-    print(recipe_file.find(name).read_text(encoding="utf-8"), end="")
+    print(read_text(recipe_file.find(name)), end="")

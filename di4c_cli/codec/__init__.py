@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from tokenizers import Tokenizer
 from torch import Tensor
 
 from di4c_cli import embedded
@@ -47,7 +48,8 @@ def _pixels(options: dict[str, Any]) -> Codec:
 def _text(options: dict[str, Any], folder: Path | None) -> Codec:
     """A tokenizer by `name` (GPT-2's is in the package) or by file."""
     if "name" not in options:
-        return Text(locate(options, folder))
+        path = locate(options, folder)
+        return Text(Tokenizer.from_file(str(path)) if "asset" in options else path)
     if options["name"] != "gpt2":
         hint = "Convert the model with --tokenizer FILE, its tokenizer.json."
         raise UserError(f"The tokenizer '{options['name']}' is not part of di4c.", hint)

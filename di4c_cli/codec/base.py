@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from di4c_cli.errors import UserError
+from di4c_cli.limits import CHECK_CONFIG
 
 
 class Codec(ABC):
@@ -21,6 +23,9 @@ class Codec(ABC):
     def decode(self, x: Tensor) -> Any:
         """A list of strings, or uint8 images `(n, H, W)` or `(n, H, W, 3)`."""
 
+    def check_fits(self, length: int, symbols: int) -> None:  # noqa: B027 (most codecs fit any model)
+        """Reject a codec that cannot decode `length` ids below `symbols`."""
+
     def to(self, device: torch.device | str) -> Codec:
         """The same codec, its network on `device` if it has one."""
         return self
@@ -28,6 +33,10 @@ class Codec(ABC):
     def encode(self, text: str) -> list[int]:
         """Text to ids; only text models have this."""
         raise UserError("This model makes images and takes no text.", "Leave --prompt and --infill out.")
+
+    def normalized(self, text: str) -> str:
+        """The text as the codec reads it."""
+        return text
 
 
 class Plain(Codec):
@@ -46,6 +55,11 @@ class Pixels(Codec):
 
     def __init__(self, shape: tuple[int, ...], levels: int) -> None:
         self.shape, self.levels = shape, levels
+
+    def check_fits(self, length: int, symbols: int) -> None:
+        if math.prod(self.shape) != length:
+            size = "x".join(map(str, self.shape))
+            raise UserError(f"The codec's images of {size} do not have the model's {length} positions.", CHECK_CONFIG)
 
     def decode(self, x: Tensor) -> np.ndarray:
         """`(n, D)` -> uint8 `(n, H, W)` for one channel, `(n, H, W, C)` otherwise."""

@@ -12,19 +12,18 @@ from torch import Tensor
 
 from di4c_cli import embedded
 from di4c_cli.codec.base import Codec
-from di4c_cli.errors import UserError
+from di4c_cli.foreign.tokenizer import BoundedTokenizer, TextTokenizer, read_tokenizer
 
-MAX_TOKENIZER_BYTES = 100 * 2**20
 GPT2_SIZE = 50257
 END_OF_TEXT = "<|endoftext|>"
 
 
 class Text(Codec):
-    """A tokenizer or its tokenizer.json; encodes and decodes."""
+    """A tokenizer or its tokenizer.json, which may come from a stranger; encodes and decodes."""
 
     kind = "text"
 
-    def __init__(self, source: Path | Tokenizer) -> None:
+    def __init__(self, source: Path | TextTokenizer) -> None:
         self.tokenizer = read_tokenizer(source) if isinstance(source, Path) else source
 
     def decode(self, x: Tensor) -> list[str]:
@@ -40,18 +39,14 @@ class Text(Codec):
         return texts
 
     def encode(self, text: str) -> list[int]:
-        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False).ids
-        return ids
+        return list(self.tokenizer.encode(text, add_special_tokens=False).ids)
 
-
-def read_tokenizer(path: Path) -> Tokenizer:
-    """A tokenizer.json; the file holds data only, no code."""
-    if path.stat().st_size > MAX_TOKENIZER_BYTES:
-        raise UserError(f"The tokenizer {path.name} is larger than any real one.", "Replace the file.")
-    try:
-        return Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises plain Exception for unreadable files
-        raise UserError(f"The tokenizer {path.name} cannot be read: {error}.", "Replace the file.") from error
+    def normalized(self, text: str) -> str:
+        """The text as the tokenizer reads it; some tokenizers lower all letters."""
+        if isinstance(self.tokenizer, BoundedTokenizer):
+            return self.tokenizer.normalized(text)
+        normalizer = getattr(self.tokenizer, "normalizer", None)
+        return text if normalizer is None else str(normalizer.normalize_str(text))
 
 
 def gpt2_tokenizer(symbols: int = GPT2_SIZE) -> Tokenizer:

@@ -29,6 +29,12 @@ class Vq(Codec):
     def __init__(self, source: Path | dict[str, Tensor], settings: Any) -> None:
         self.vqgan = assemble(source, settings)
 
+    def check_fits(self, length: int, symbols: int) -> None:
+        height, width = self.vqgan.grid
+        if height * width != length or self.vqgan.codes < symbols:
+            found = f"{height}x{width} positions and {self.vqgan.codes} codes"
+            raise UserError(f"The VQGAN has {found}, the model {length} and {symbols}.", CHECK_CONFIG)
+
     def to(self, device: torch.device | str) -> Vq:
         """The same codec, its VQGAN on `device`."""
         self.vqgan.to(device)

@@ -8,6 +8,7 @@ import hashlib
 import io
 import json
 import os
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,9 +17,14 @@ from typing import Any
 import numpy as np
 
 from di4c_cli import files
-from di4c_cli.errors import Failure
+from di4c_cli.errors import Failure, UserError
+from di4c_cli.foreign.arrays import ArrayOnDisk, open_npy
+from di4c_cli.foreign.regular import read_bytes, regular_file
 
 SET_CACHE = "Set DI4C_CACHE to a folder that can be written."
+CHECKSUM_BYTES = 4
+MAX_SHARD_BYTES = 2**30
+"""A shard of 1024 texts of 2^18 ids has 1 GB; usual ones have a few megabytes."""
 WRITE_ERRORS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR)
 
 
@@ -54,7 +60,8 @@ def entry(kind: str, key: dict[str, Any]) -> Path:
 
 def stamp(paths: list[Path]) -> list[list[Any]]:
     """Files as part of a key: path, size and time of the last change."""
-    return [[str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns] for path in paths]
+    facts = [(path, regular_file(path).stat()) for path in paths]
+    return [[str(path.resolve()), fact.st_size, fact.st_mtime_ns] for path, fact in facts]
 
 
 @contextmanager
@@ -70,7 +77,22 @@ def building(folder: Path) -> Iterator[None]:
 
 
 def write_array(path: Path, array: np.ndarray) -> None:
-    """Write an .npy file completely or not at all."""
+    """Write an .npy file completely or not at all; a checksum follows its numbers."""
     buffer = io.BytesIO()
     np.save(buffer, array)
-    files.write_bytes(path, buffer.getvalue())
+    content = buffer.getvalue()
+    files.write_bytes(path, content + checksum(content))
+
+
+def open_array(path: Path) -> ArrayOnDisk | None:
+    """An array that `write_array` wrote; None if it is missing, cut or altered."""
+    try:
+        content = read_bytes(path, MAX_SHARD_BYTES)
+        return open_npy(path) if checksum(content[:-CHECKSUM_BYTES]) == content[-CHECKSUM_BYTES:] else None
+    except UserError:
+        return None
+
+
+def checksum(content: bytes, before: bytes = bytes(4)) -> bytes:
+    """CRC-32, which tells damage and no forgery; of content in pieces, with the checksum of the pieces before."""
+    return zlib.crc32(content, int.from_bytes(before, "little")).to_bytes(CHECKSUM_BYTES, "little")

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from di4c_cli.data.images import open_image, quantise
+from di4c_cli.data.images import quantise
 from di4c_cli.data.items import TensorItems
 from di4c_cli.errors import UserError
+from di4c_cli.foreign.images import open_image
+from di4c_cli.foreign.regular import read_bytes
+from di4c_cli.foreign.structured import read_json
 
 IMAGE_SHAPE = (3, 32, 32)
 RECORD_BYTES = 1 + 3 * 32 * 32
+MAX_BATCH_BYTES = 2**30
+"""A published batch has 31 MB."""
 FETCH_AGAIN = "Fetch it again."
 
 
@@ -38,7 +42,7 @@ def _binary(paths: list[Path]) -> tuple[np.ndarray, np.ndarray]:
     """One label byte, then 1024 red, green and blue bytes for each image."""
     parts = []
     for path in paths:
-        raw = np.fromfile(path, np.uint8)
+        raw = np.frombuffer(read_bytes(path, MAX_BATCH_BYTES, "batch of CIFAR-10"), np.uint8)
         if len(raw) == 0 or len(raw) % RECORD_BYTES:
             raise UserError(f"{path} is cut off in record {len(raw) // RECORD_BYTES}.", FETCH_AGAIN)
         records = raw.reshape(-1, RECORD_BYTES)
@@ -54,7 +58,7 @@ def _sheets(folder: Path, paths: list[Path]) -> tuple[np.ndarray, np.ndarray | N
     """Each row of 1024 pixels is an image; the labels of all sheets are one JSON list."""
     parts = []
     for path in paths:
-        pixels = np.asarray(open_image(path, channels=3))
+        pixels = open_image(path, channels=3)
         if pixels.shape[1] != 32 * 32:
             raise UserError(f"{path} is {pixels.shape[1]} pixels wide instead of 1024.", FETCH_AGAIN)
         parts.append(pixels.transpose(0, 2, 1).reshape(len(pixels), -1))
@@ -66,11 +70,10 @@ def _labels(folder: Path, count: int) -> np.ndarray | None:
     for name in ("train_lables.json", "train_labels.json"):  # the first spelling is the published one
         path = folder / name
         if path.is_file():
-            try:
-                label = np.asarray(json.loads(path.read_text()), np.int64)
-            except (ValueError, TypeError) as error:
-                raise UserError(f"{path} is not a list of labels.", FETCH_AGAIN) from error
-            if label.shape != (count,):
-                raise UserError(f"{path} has {label.size} labels for {count} images.", FETCH_AGAIN)
-            return label
+            found = read_json(path, what="list of labels", hint=FETCH_AGAIN)
+            if not isinstance(found, list) or not all(type(label) is int and 0 <= label <= 9 for label in found):
+                raise UserError(f"{path} is not a list of labels from 0 to 9.", FETCH_AGAIN)
+            if len(found) != count:
+                raise UserError(f"{path} has {len(found)} labels for {count} images.", FETCH_AGAIN)
+            return np.asarray(found, np.int64)
     return None

@@ -16,23 +16,26 @@ from typing import Any
 
 import numpy as np
 import torch
-from tokenizers import Tokenizer
 from torch import Tensor
 
 from di4c_cli import files, hub
 from di4c_cli.data import cache
 from di4c_cli.data.stream import Batch, DataSpec
-from di4c_cli.data.text import count_rows, documents
+from di4c_cli.data.text import documents
 from di4c_cli.data.tokens import PackedItems, encode
 from di4c_cli.errors import UserError
+from di4c_cli.foreign.arrays import ArrayOnDisk
+from di4c_cli.foreign.structured import read_json
+from di4c_cli.foreign.text import Document, count_rows
+from di4c_cli.foreign.tokenizer import TextTokenizer
 
 SHARD_SAMPLES = 1024
 """Samples per shard; their order is shuffled within a shard."""
 CONVERTED_BRANCH = "refs/convert/parquet"
-DOCUMENTS_READ = "documents"
-"""Key of the number of documents in the state after a full shard. The last shard, if not full, has no such key."""
+DOCUMENT, USED = "document", "used"
+"""Keys of the state after a full shard. The last shard, if not full, has no such keys."""
 
-Documents = Callable[[int], Iterator[str]]
+Documents = Callable[[int], Iterator[Document]]
 """The documents of a dataset from a given number on."""
 
 
@@ -71,13 +74,20 @@ def pinned_listing(name: str, repo: str, revision: str | None, subset: str | Non
         found = find_listing(repo, revision, subset)
         with cache.writable():
             files.write_text(path, json.dumps(asdict(found)))
-    return Listing(**json.loads(path.read_text()))
+    return _listing(path)
+
+
+def _listing(path: Path) -> Listing:
+    try:
+        return Listing(**read_json(path, what="listing"))
+    except TypeError as error:
+        raise UserError(f"{path} is not a list of a dataset's files.", "Remove the file.") from error
 
 
 def hub_documents(listing: Listing) -> Documents:
     """The documents of all files; a file is fetched when the stream reaches it."""
 
-    def read(skip: int) -> Iterator[str]:
+    def read(skip: int) -> Iterator[Document]:
         download = partial(hub.client().hf_hub_download, repo_type="dataset", revision=listing.commit)
         for name in listing.files:
             path = Path(hub.attempt(partial(download, listing.repo, name), f"{listing.repo}@{listing.commit}", name))
@@ -100,7 +110,7 @@ class Streamed:
     def __init__(
         self,
         read: Documents,
-        tokenizer: Tokenizer,
+        tokenizer: TextTokenizer,
         spec: DataSpec,
         key: dict[str, Any],
         frame: int | None = None,
@@ -146,7 +156,8 @@ class Streamed:
     def total(self) -> int | None:
         """The number of samples of the dataset, known once its end has been reached."""
         path = self.folder / "end.json"
-        return int(json.loads(path.read_text())["samples"]) if path.is_file() else None
+        end = read_json(path) if path.is_file() else None
+        return int(end["samples"]) if isinstance(end, dict) and type(end.get("samples")) is int else None
 
     def items(self, number: int) -> PackedItems:
         """The samples of a shard; none after the end."""
@@ -155,7 +166,7 @@ class Streamed:
             if not self._usable(number):
                 with cache.building(self.folder):
                     self._produce(number)
-            ids = np.load(path, mmap_mode="r") if path.is_file() else np.zeros(0, np.uint16)
+            ids: np.ndarray | ArrayOnDisk = cache.open_array(path) or np.zeros(0, np.uint16)
             self._open[number] = PackedItems(ids, self.length, f"{self.origin}, shard {number}", self.frame)
         return self._open[number]
 
@@ -163,39 +174,54 @@ class Streamed:
         return self.folder / f"{number:06d}.npy"
 
     def _usable(self, number: int) -> bool:
-        """Whether a shard exists and is full or the last one; a shard that a kill cut short is produced again."""
-        if not self._path(number).is_file():
+        """Whether a shard is intact and full or the last one; any other is produced again."""
+        if cache.open_array(self._path(number)) is None:
             return False
-        return self.total() is not None or DOCUMENTS_READ in json.loads(self._state(number).read_text())
+        total = self.total()
+        is_last = total is not None and (number + 1) * self.shard > total
+        return is_last or self._read_state(number) is not None
+
+    def _read_state(self, number: int) -> tuple[int, int] | None:
+        """The document in which a full shard ends, and how many of its ids are in shards; None if that is unknown."""
+        try:
+            state = read_json(self._state(number))
+        except UserError:
+            return None
+        document, used = (state.get(DOCUMENT), state.get(USED)) if isinstance(state, dict) else (None, None)
+        return (document, used) if isinstance(document, int) and isinstance(used, int) else None
 
     def _state(self, number: int) -> Path:
         return self._path(number).with_suffix(".json")
 
     def _produce(self, last: int) -> None:
         """Produce every missing shard up to `last`, each with the state of the stream after it."""
-        if self.total() is not None or self._usable(last):
+        total = self.total()
+        if self._usable(last) or (total is not None and last * self.shard >= total):
             return
         first = last
         while first > 0 and not self._usable(first - 1):
             first -= 1
-        count, rest = 0, []
-        if first > 0:
-            state = json.loads(self._state(first - 1).read_text())
-            count, rest = int(state[DOCUMENTS_READ]), list(state["rest"])
-        need = self.shard * self.cut
-        stream = encode(self.read_documents(count), self.tokenizer)
+        document, used = (first > 0 and self._read_state(first - 1)) or (0, 0)
+        stream = encode(self.read_documents(document), self.tokenizer)
+        need, rest, read, ended = self.shard * self.cut, np.zeros(0, np.uint32), 0, False
         for number in range(first, last + 1):
-            while len(rest) < need:
-                ids = next(stream, None)
-                if ids is None:
-                    self._end(number, rest)
+            parts, held = [rest], len(rest)
+            while held < need:
+                found = next(stream, None)
+                if found is None:
+                    self._end(number, np.concatenate(parts))
                     return
-                rest.extend(ids)
-                count += 1
-            self._store(number, rest[:need], {DOCUMENTS_READ: count, "rest": rest[need:]})
+                document, read = (document + 1, 0) if ended else (document, read)
+                (ids, ended), skipped = found, used
+                read, used = read + len(ids), max(0, used - len(ids))
+                parts.append(ids[skipped:])
+                held += len(parts[-1])
+            rest = np.concatenate(parts)
+            # what is left belongs to the document that was read last
+            self._store(number, rest[:need], {DOCUMENT: document, USED: read - (held - need)})
             rest = rest[need:]
 
-    def _end(self, number: int, rest: list[int]) -> None:
+    def _end(self, number: int, rest: np.ndarray) -> None:
         samples = len(rest) // self.cut
         total = number * self.shard + samples
         if total == 0:
@@ -204,7 +230,7 @@ class Streamed:
             self._store(number, rest[: samples * self.cut], {})
         files.write_text(self.folder / "end.json", json.dumps({"samples": total}))
 
-    def _store(self, number: int, ids: list[int], state: dict[str, Any]) -> None:
+    def _store(self, number: int, ids: np.ndarray, state: dict[str, Any]) -> None:
         kind = np.uint16 if self.tokenizer.get_vocab_size() <= 2**16 else np.uint32
         files.write_text(self._state(number), json.dumps(state))
-        cache.write_array(self._path(number), np.asarray(ids, kind))
+        cache.write_array(self._path(number), ids.astype(kind))

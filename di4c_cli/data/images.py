@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-import zipfile
+import math
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 from torch import Tensor
 
 from di4c_cli.data import cache
 from di4c_cli.data.items import TensorItems
 from di4c_cli.errors import UserError
-from di4c_cli.memory import physical_memory
+from di4c_cli.foreign.arrays import ArrayArchive, ArrayOnDisk, as_integers
+from di4c_cli.foreign.images import MAX_PIXELS, SUFFIXES, open_image
 from di4c_cli.noise import Noise
 
 if TYPE_CHECKING:
     from di4c_cli.codec.vq import Vq
 
-SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 IMAGE_ARRAYS = ("x", "images", "image", "codes", "arr_0")
 LABEL_ARRAYS = ("label", "labels", "y", "arr_1")
+LABEL_KINDS = "biufUS"
+"""Kinds of arrays whose contents are told in the error; only integers are labels."""
 VQ_SHARD = 256
 """Images per file of codes: the first batch waits for a file of each of its images."""
 VQ_BATCH = 16
@@ -40,16 +42,6 @@ def quantise(pixels: np.ndarray, levels: int) -> np.ndarray:
 
 def _inside(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES)
-
-
-def open_image(path: Path, channels: int | None = None) -> Image.Image:
-    """An image with one or three channels, or with as many as it has; the error names a damaged file."""
-    try:
-        with Image.open(path) as image:
-            grey = image.mode == "L" if channels is None else channels == 1
-            return image.convert("L" if grey else "RGB")
-    except (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise UserError(f"{path} is not a readable image.", "Fix or remove it.") from error
 
 
 class ImageFiles:
@@ -88,11 +80,10 @@ class ImageFolder(ImageFiles):
     def _read(self, path: Path) -> Tensor:
         channels, height, width = self.shape
         image = open_image(path, channels)
-        if image.size != (width, height):
-            problem = f"{path} is {image.width}x{image.height}, the teacher's images are {width}x{height}."
+        if image.shape[:2] != (height, width):
+            problem = f"{path} is {image.shape[1]}x{image.shape[0]}, the teacher's images are {width}x{height}."
             raise UserError(problem, "Resize it or name other images.")
-        pixels = quantise(np.asarray(image, np.uint8), self.levels)
-        return torch.from_numpy(pixels.copy()).view(height, width, channels).permute(2, 0, 1)
+        return torch.from_numpy(quantise(image, self.levels)).view(height, width, channels).permute(2, 0, 1)
 
 
 def open_npz(path: Path, shape: tuple[int, ...] | None, length: int, levels: int) -> TensorItems:
@@ -100,37 +91,23 @@ def open_npz(path: Path, shape: tuple[int, ...] | None, length: int, levels: int
 
     Flattened samples and VQ codes are ids already; pictures are quantised to the teacher's levels.
     """
-    check_unpacked(path, physical_memory())
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            found = {name: file[name] for name in file.files}
-    except Exception as error:  # zipfile, numpy and zlib each have their own
-        raise UserError(f"{path} is not a readable .npz file.", "Write it again.") from error
-    x = next((found[name] for name in IMAGE_ARRAYS if name in found), None)
-    label = next((found[name] for name in LABEL_ARRAYS if name in found), None)
-    if x is None or x.dtype.kind not in "ui" or x.ndim < 2:
-        raise UserError(f"{path} has no integers under {', '.join(IMAGE_ARRAYS)}.", "Rename the array.")
-    if label is not None and label.dtype.kind not in "ui":
-        raise UserError(f"The labels of {path} are not integers.", "Number the classes from 0 on.")
-    if label is not None and label.size != len(x):
+    with ArrayArchive(path) as file:
+        name, label_name = file.first(*IMAGE_ARRAYS), file.first(*LABEL_ARRAYS)
+        if name is None:
+            raise UserError(f"{path} has no integers under {', '.join(IMAGE_ARRAYS)}.", "Rename the array.")
+        x = as_integers(file.read(name), f"The images of {path}")
+        label = None if label_name is None else as_integers(file.read(label_name, LABEL_KINDS), f"The labels of {path}")
+    if x.ndim < 2:
+        raise UserError(f"{path} holds images in {x.ndim} dimensions.", "Store them as (N, H, W) or (N, D).")
+    if label is not None and (label.size != len(x) or label.shape[:1] != (len(x),)):
         raise UserError(f"{path} has {len(x)} images and {label.size} labels.", "Write it again.")
+    if label is not None and label.size and label.min() < -1:
+        raise UserError(f"{path} has the label {label.min()}.", "Number the classes from 0 on; -1 is no label.")
     if x.ndim > 2:
         x = _pictures(x, path, shape, levels)
-    ids = torch.from_numpy(x.reshape(len(x), -1).copy())
+    ids = torch.from_numpy(x.reshape(len(x), math.prod(x.shape[1:])).copy())
     labels = None if label is None else torch.from_numpy(label.astype(np.int64).reshape(-1))
     return TensorItems(ids, labels, shape if ids.shape[1] == length else None, str(path))
-
-
-def check_unpacked(path: Path, memory: int) -> None:
-    """Reject a compressed file that claims to unpack to more than `memory` bytes, before it is read."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            size = sum(record.file_size for record in archive.infolist())
-    except (OSError, ValueError, zipfile.BadZipFile):
-        return  # not an archive: the reader reports that
-    if size > memory:
-        problem = f"{path} unpacks to {size / 2**30:.0f} GB, larger than this machine's memory."
-        raise UserError(problem, "Name a folder of images instead.")
 
 
 def _pictures(x: np.ndarray, path: Path, shape: tuple[int, ...] | None, levels: int) -> np.ndarray:
@@ -156,11 +133,11 @@ class VqItems(ImageFiles):
         self.codec, self.mirrored, self.random_crop = codec, mirrored, random_crop
         grid = codec.vqgan.grid
         self.length = int(grid[0] * grid[1])
-        self._shards: dict[tuple[int, bool], np.ndarray] = {}
+        self._shards: dict[tuple[int, bool], ArrayOnDisk] = {}
 
     def rows(self, index: list[int], mirror: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         flips = [False] * len(index) if mirror is None or not self.mirrored else mirror.tolist()
-        codes = [self._shard(item // VQ_SHARD, flip)[item % VQ_SHARD] for item, flip in zip(index, flips, strict=True)]
+        codes = [self._row(item, flip) for item, flip in zip(index, flips, strict=True)]
         return torch.from_numpy(np.stack(codes).astype(np.int64)), self.labels_of(index)
 
     @cached_property
@@ -170,14 +147,21 @@ class VqItems(ImageFiles):
         crop = {"crop": "random"} if self.random_crop else {}
         return cache.entry("codes", {"images": cache.stamp(self.paths), "vqgan": sums, **crop})
 
-    def _shard(self, number: int, flip: bool) -> np.ndarray:
+    def _row(self, item: int, flip: bool) -> np.ndarray:
+        shard, place = self._shard(item // VQ_SHARD, flip), item % VQ_SHARD
+        return shard[place : place + 1][0]
+
+    def _shard(self, number: int, flip: bool) -> ArrayOnDisk:
         if (number, flip) not in self._shards:
             path = self.folder / f"{'mirror' if flip else 'plain'}-{number:06d}.npy"
-            if not path.is_file():
+            found = cache.open_array(path)
+            if found is None:
                 with cache.building(path):
-                    if not path.is_file():
+                    if cache.open_array(path) is None:
                         self._encode(path, range(len(self.paths))[number * VQ_SHARD : (number + 1) * VQ_SHARD], flip)
-            self._shards[number, flip] = np.load(path, mmap_mode="r")
+                found = cache.open_array(path)
+            assert found is not None
+            self._shards[number, flip] = found
         return self._shards[number, flip]
 
     def _encode(self, target: Path, items: range, flip: bool) -> None:
@@ -200,11 +184,11 @@ def load_square(path: Path, side: int, channels: int, place: list[float] | None 
 
     With `place`, two numbers in [0, 1), it is resized bilinearly, and the square is cut out there.
     """
-    image = open_image(path, channels)
-    if min(image.size) < 1:
-        raise UserError(f"{path} is empty.", "Remove it.")
+    image = Image.fromarray(open_image(path, channels))
     scale = side / min(image.size)
     size = (max(side, round(image.width * scale)), max(side, round(image.height * scale)))
+    if size[0] * size[1] > MAX_PIXELS:
+        raise UserError(f"{path} is {image.width}x{image.height}, too narrow to be cut to a square.", "Remove it.")
     if image.size != size:
         image = image.resize(size, Image.Resampling.BICUBIC if place is None else Image.Resampling.BILINEAR)
     left, top = (size[0] - side) // 2, (size[1] - side) // 2

@@ -13,6 +13,7 @@ from di4c_cli.data import cifar, hub_text, images, text, tokens
 from di4c_cli.data.items import Items, TensorItems, check_items, check_rows
 from di4c_cli.data.stream import DataSpec, NoData, Shuffled, Source
 from di4c_cli.errors import Di4cError, UserError
+from di4c_cli.foreign.regular import is_regular, regular_file
 from di4c_cli.model import Model
 from di4c_cli.tasks.registry import get_task, task_of
 
@@ -55,6 +56,8 @@ def find_items(
     path = Path(name)
     if not path.exists():
         raise UserError(f"There is no data at '{name}'.", NAME_DATA)
+    if not path.is_dir():
+        regular_file(path)
     kind = model.config.codec.get("type")
     if path.suffix == ".npz":
         return images.open_npz(path, pixel_shape(model), model.denoiser.length, model.denoiser.symbols)
@@ -79,7 +82,8 @@ def probe(name: str, model: Model, here: bool = True) -> str:
         return f"{len(found.files)} Parquet files of {found.repo}@{found.commit[:12]}, fetched when reached"
     path = Path(name)
     if not _is_embedded(name) and path.exists() and (model.config.codec.get("type") == "text" or not here):
-        size = sum(file.stat().st_size for file in (path.rglob("*") if path.is_dir() else [path]))
+        inside = filter(is_regular, path.rglob("*")) if path.is_dir() else [regular_file(path)]
+        size = sum(file.stat().st_size for file in inside)
         for file in text.text_files(path)[:1]:
             next(text.documents(file), None)
         return f"{path}, {size / 1e6:.1f} MB"

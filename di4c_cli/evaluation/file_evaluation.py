@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import tempfile
 import time
@@ -21,6 +20,9 @@ from di4c_cli.evaluation.run import SHOWN_TEXTS, new_results
 from di4c_cli.evaluation.sample_files import IMAGES_PER_BATCH, image_batches, is_text, read_array, read_texts
 from di4c_cli.evaluation.scorers import Scorer, ScorerContext, make_scorers
 from di4c_cli.evaluation.scorers.text import JudgeScorer
+from di4c_cli.foreign.arrays import ArrayOnDisk
+from di4c_cli.foreign.regular import in_memory_limit, size_text
+from di4c_cli.foreign.structured import read_json
 from di4c_cli.generate.shards import MANIFEST
 from di4c_cli.tasks.base import ImageTask, ToyTask
 from di4c_cli.tasks.registry import TASKS
@@ -34,7 +36,7 @@ def evaluate_file(path: Path, options: ScorerOptions, n: int | None, out: Path) 
     if ids is not None:
         samples: Any = ids[:n]
     else:
-        samples = _texts(path)[:n] if text else np.stack([*islice(chain.from_iterable(image_batches(path)), n)])
+        samples = _texts(path)[:n] if text else _images(path, n)
     size: tuple[int, ...] = () if text else samples.shape[1:]
     context = ScorerContext(None, _task_of_images(size), len(samples), out, options, image_size=size)
     (scorer,) = make_scorers(["judge" if text else "features"], context)
@@ -62,7 +64,7 @@ def _texts(path: Path) -> list[str]:
     lines = read_texts(path)
     if path.suffix != ".txt" or lines[0] != "--- sample 0":
         return lines
-    parts = re.split(r"^--- sample \d+\n", path.read_text(encoding="utf-8", errors="replace"), flags=re.MULTILINE)
+    parts = re.split(r"^--- sample \d+\n", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
     return [part.removesuffix("\n") for part in parts[1:]]
 
 
@@ -70,18 +72,34 @@ def _ids(path: Path) -> np.ndarray | None:
     """Token ids `(n, D)` of an .npy file or of the shards that `di4c sample` wrote; None for images."""
     if (path / MANIFEST).is_file():
         try:
-            kind = json.loads((path / MANIFEST).read_text(encoding="utf-8"))["codec"]["type"]
-        except (ValueError, KeyError, TypeError):
+            kind = read_json(path / MANIFEST)["codec"]["type"]
+        except (KeyError, TypeError):
             raise UserError(f"{path / MANIFEST} cannot be read.", "Name a folder that `di4c sample` wrote.") from None
         if kind != "text":
             raise UserError(f"{path} holds ids of images.", "Measure their model with --student.")
-        return np.concatenate([read_array(file) for file in sorted(path.glob("ids-*.npy"))])
-    array = read_array(path) if path.suffix == ".npy" and path.is_file() else None
-    if array is None or array.ndim != 2 or not np.issubdtype(array.dtype, np.integer):
+        return np.concatenate([_whole(read_array(file)) for file in sorted(path.glob("ids-*.npy"))])
+    stored = read_array(path) if path.suffix == ".npy" and path.is_file() else None
+    if stored is None or stored.ndim != 2 or not np.issubdtype(stored.dtype, np.integer):
         return None
+    array = _whole(stored)
     if array.size == 0 or array.min() < 0:
         raise UserError(f"{path} holds no token ids.", "Write ids from 0 on, (n, length).")
     return array
+
+
+def _whole(stored: np.ndarray | ArrayOnDisk) -> np.ndarray:
+    return stored[: len(stored)]
+
+
+def _images(path: Path, n: int | None) -> np.ndarray:
+    """The first `n` images of a file or folder, or all, as far as memory allows."""
+    found: list[np.ndarray] = []
+    for image in islice(chain.from_iterable(image_batches(path)), n):
+        found.append(image)
+        if len(found) * image.nbytes > in_memory_limit():
+            limit = size_text(in_memory_limit())
+            raise UserError(f"The images of {path} take more than {limit}, too many for this machine.", "Use -n.")
+    return np.stack(found)
 
 
 def _task_of_images(size: tuple[int, ...]) -> ToyTask | None:

@@ -14,6 +14,7 @@ from di4c_cli.codec.text import Text
 from di4c_cli.errors import UserError
 from di4c_cli.evaluation.protocol import EvaluationProtocol, PromptSpec
 from di4c_cli.evaluation.sample_files import read_array, read_texts
+from di4c_cli.foreign.arrays import as_integers
 from di4c_cli.model import Model
 from di4c_cli.tasks.base import ToyTask
 
@@ -100,8 +101,9 @@ def _read(spec: PromptSpec, codec: Text, task: ToyTask | None, file: Path | None
     if file is None and task is not None:
         return task.data.held_out[:, : spec.given].tolist()
     if file is not None and file.suffix == ".npy":
-        array = np.array(read_array(file))
-        if array.ndim != 2 or array.shape[1] < spec.given or not np.issubdtype(array.dtype, np.integer):
+        stored = read_array(file)
+        if stored.ndim != 2 or stored.shape[1] < spec.given or not np.issubdtype(stored.dtype, np.integer):
             raise UserError(f"{file} does not hold ids (n, {spec.given} or more).", "Check the prompts.")
-        return array.tolist()
+        ids: list[list[int]] = as_integers(stored[: len(stored)], f"The ids of {file}").tolist()
+        return ids
     return [codec.encode(text) for text in ([spec.text] if file is None else read_texts(file))]

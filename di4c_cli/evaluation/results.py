@@ -10,6 +10,7 @@ from pydantic import AliasChoices, Field, ValidationError
 
 from di4c_cli import files
 from di4c_cli.errors import UserError
+from di4c_cli.foreign.structured import read_json
 from di4c_cli.schema import Section
 
 RESULTS_SCHEMA = 2
@@ -152,7 +153,9 @@ def load(path: Path) -> Results:
     if not source.is_file():
         raise UserError(f"There is no result file {source}.", "Name a results.json that `di4c eval` wrote.")
     try:
-        results = Results.model_validate_json(source.read_bytes())
+        results = Results.model_validate(
+            read_json(source, what="di4c result", hint="Name a file that `di4c eval` wrote.")
+        )
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the file"

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import json
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
-from di4c_cli.data.images import SUFFIXES, open_image
 from di4c_cli.errors import UserError
+from di4c_cli.foreign.arrays import ArrayArchive, ArrayOnDisk, open_npy
+from di4c_cli.foreign.images import SUFFIXES, open_image
+from di4c_cli.foreign.regular import in_memory_limit, open_regular, regular_file, size_text
+from di4c_cli.foreign.text import line_text, lines, record_text
 
 TEXT_SUFFIXES = (".txt", ".jsonl")
 IMAGES_PER_BATCH = 500
+STRING_BYTES = 8
+"""Memory that a byte of a text file may take as a string, copied once."""
 
 
 def is_text(path: Path) -> bool:
@@ -23,35 +26,24 @@ def is_text(path: Path) -> bool:
 
 def read_texts(path: Path) -> list[str]:
     """One text per line; in .jsonl the field `text`. Empty lines are skipped."""
-    if not path.is_file():
-        raise UserError(f"There is no file {path}.", "Check the path.")
-    out = []
-    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
-        if not line.strip():
-            continue
-        if path.suffix == ".jsonl":
-            try:
-                line = str(json.loads(line)["text"])
-            except (ValueError, KeyError, TypeError) as error:
-                raise UserError(f"{path}, line {number}: no JSON object with a text.", "Fix the line.") from error
-        out.append(line)
+    limit = in_memory_limit() // STRING_BYTES
+    if regular_file(path).stat().st_size > limit:
+        raise UserError(f"{path} is larger than {size_text(limit)}, too large for this machine.", "Split the file.")
+    read = record_text if path.suffix == ".jsonl" else line_text
+    out = [read(line, f"{path}, line {number}") for number, line in lines(path)]
     if not out:
         raise UserError(f"{path} holds no samples.", "Write one text per line.")
     return out
 
 
-def read_array(path: Path) -> np.ndarray:
-    """A .npy array, or the `images` (else the only array) of an .npz."""
-    try:
-        loaded = np.load(path, mmap_mode="r", allow_pickle=False)
-        if isinstance(loaded, np.ndarray):
-            return loaded
-        with loaded:
-            name = "images" if "images" in loaded.files else (loaded.files or [""])[0]
-            out: np.ndarray = loaded[name]
-            return out
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise UserError(f"{path} is not a readable array file.", "Write it with numpy.save.") from error
+def read_array(path: Path) -> np.ndarray | ArrayOnDisk:
+    """A .npy array, or the `images` (else the first array) of an .npz."""
+    with open_regular(path) as file:
+        zipped = file.read(2) == b"PK"
+    if not zipped:
+        return open_npy(path)
+    with ArrayArchive(path) as archive:
+        return archive.read(archive.first("images", *archive.names[:1]) or "images")
 
 
 def image_batches(path: Path) -> Iterator[np.ndarray]:
@@ -70,7 +62,12 @@ def image_batches(path: Path) -> Iterator[np.ndarray]:
 
 def _array(path: Path) -> Iterator[list[np.ndarray]]:
     images = read_array(path)
-    if images.dtype != np.uint8 or images.ndim not in (3, 4) or (images.ndim == 4 and images.shape[-1] != 3):
+    if (
+        images.dtype != np.uint8
+        or 0 in images.shape[1:]
+        or images.ndim not in (3, 4)
+        or (images.ndim == 4 and images.shape[-1] != 3)
+    ):
         shape = "×".join(map(str, images.shape))
         raise UserError(
             f"{path} holds {images.dtype} of {shape}, not uint8 images (n, H, W) or (n, H, W, 3).", "Convert it."
@@ -87,4 +84,4 @@ def files_of(path: Path) -> list[Path]:
 def _folder(path: Path) -> Iterator[list[np.ndarray]]:
     names = files_of(path)
     for start in range(0, len(names), IMAGES_PER_BATCH):
-        yield [np.asarray(open_image(name)) for name in names[start : start + IMAGES_PER_BATCH]]
+        yield [open_image(name) for name in names[start : start + IMAGES_PER_BATCH]]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from di4c_cli.errors import UserError
+from di4c_cli.foreign.text import check_unicode, read_text
 
 if TYPE_CHECKING:
     from di4c_cli.codec import Codec
@@ -48,9 +49,9 @@ def encode(codec: Codec, text: str) -> list[int]:
 
     if not text:
         return []
-    ids = codec.encode(text)
+    ids = codec.encode(check_unicode(text, "The prompt"))
     back = codec.decode(torch.tensor([ids], dtype=torch.long))[0] if ids else ""
-    wrong = _first_lost(_normalised(codec, text), back)
+    wrong = _first_lost(codec.normalized(text), back)
     if wrong is not None:
         raise UserError(f"The model has no symbol for {wrong!r} in the text.", "Leave it out.")
     return ids
@@ -66,12 +67,6 @@ def _first_lost(wanted: str, back: str) -> str | None:
     return None
 
 
-def _normalised(codec: Codec, text: str) -> str:
-    """The text as the tokenizer reads it; some tokenizers lower all letters."""
-    normaliser = getattr(getattr(codec, "tokenizer", None), "normalizer", None)
-    return text if normaliser is None else str(normaliser.normalize_str(text))
-
-
 def _numbers(text: str, symbols: int) -> list[int]:
     ids = []
     for word in text.split():
@@ -83,9 +78,4 @@ def _numbers(text: str, symbols: int) -> list[int]:
 
 def read(path: Path) -> str:
     """A prompt or infill file without the newline that editors add at the end."""
-    try:
-        return path.read_text(encoding="utf-8").removesuffix("\n")
-    except FileNotFoundError:
-        raise UserError(f"There is no file {path}.", "Check the path.") from None
-    except (UnicodeDecodeError, IsADirectoryError):
-        raise UserError(f"{path} is not a text file.", "Name a UTF-8 text file.") from None
+    return read_text(path).removesuffix("\n")

@@ -12,6 +12,8 @@ import numpy as np
 
 from di4c_cli import __version__, files
 from di4c_cli.errors import UserError
+from di4c_cli.foreign.arrays import open_npy
+from di4c_cli.foreign.structured import read_json
 from di4c_cli.generate.request import PreparedSample
 from di4c_cli.metric.features import tensors_digest
 
@@ -71,8 +73,8 @@ def stream(
 def rows(path: Path) -> int:
     """Samples in a shard; 0 if it does not exist or cannot be read."""
     try:
-        return len(np.load(path, mmap_mode="r", allow_pickle=False))
-    except (OSError, ValueError, EOFError):
+        return len(open_npy(path))
+    except UserError:
         return 0
 
 
@@ -87,9 +89,9 @@ def _claim(folder: Path, manifest: dict[str, Any]) -> None:
         files.write_text(path, json.dumps(manifest, indent=2) + "\n")
         return
     try:
-        old = json.loads(path.read_text())
+        old = read_json(path, what="manifest")
         before = old["identity"] | {"shard": old["shard"]}
-    except (ValueError, KeyError, TypeError):
+    except (UserError, KeyError, TypeError):
         raise UserError(f"{path} cannot be read.", "Choose another --out.") from None
     now = json.loads(json.dumps(manifest["identity"] | {"shard": manifest["shard"]}))
     changed = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))

@@ -21,6 +21,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from di4c_cli.errors import Failure, UserError
+from di4c_cli.foreign.structured import read_json
+from di4c_cli.foreign.tokenizer import MAX_FILE_BYTES, check_tree
 from di4c_cli.metric.features import tensors_digest
 
 PUBLISHED, STRICT = "published", "strict"
@@ -112,6 +114,8 @@ def _load_tokenizer(transformers: Any, ref: str, where: str, options: dict[str, 
     names = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
     if path.is_dir() and not any((path / name).is_file() for name in names):
         raise UserError(f"The judge {ref} has no tokenizer.", "Put its tokenizer.json into the folder.")
+    if (path / names[0]).is_file():
+        check_tree(read_json(path / names[0], MAX_FILE_BYTES, "tokenizer"), f"{ref}/{names[0]}")
     try:
         # without this argument transformers may ask at the terminal whether to run a repository's code
         return transformers.AutoTokenizer.from_pretrained(where, trust_remote_code=False, **options)

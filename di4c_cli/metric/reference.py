@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import zipfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +13,18 @@ import numpy as np
 
 from di4c_cli import files
 from di4c_cli.errors import UserError
+from di4c_cli.foreign.arrays import ArrayArchive
+from di4c_cli.foreign.structured import StructureError, parse_json
 from di4c_cli.metric.feature_scores import FeatureMoments
 from di4c_cli.metric.features import FeatureNetwork
 
 MAX_FEATURE_ROWS = 10_000
 """Feature rows kept for KID and precision/recall, which need the rows themselves."""
+MAX_PROVENANCE_BYTES = 2**20
+"""Names and hashes have some hundred bytes."""
+MAX_COUNT = 10**9
+"""The largest collections of images have 5 * 10^9, and none serves as a reference."""
+COMPUTE_AGAIN = "Compute them again from the images."
 
 
 @dataclass
@@ -62,16 +68,38 @@ class FeatureReference:
     @classmethod
     def load(cls, path: Path) -> FeatureReference:
         """Read what `save` wrote."""
+        with ArrayArchive(path) as file:
+            text = str(file.read("provenance", "U", MAX_PROVENANCE_BYTES))
+            count, mean, scatter, features = (file.read(name) for name in ("count", "mean", "scatter", "features"))
         try:
-            with np.load(path, allow_pickle=False) as file:
-                provenance = json.loads(str(file["provenance"]))
-                moments = FeatureMoments(int(file["count"]), file["mean"], file["scatter"])
-                features = file["features"]
-                name, made_by, digest = (str(provenance[key]) for key in ("name", "network", "digest"))
-                size = tuple(int(side) for side in provenance.get("size", ()))
-        except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
-            raise UserError(f"{path} holds no reference statistics.", "Compute them again from the images.") from error
+            provenance = parse_json(text)
+            name, made_by, digest = (str(provenance[key]) for key in ("name", "network", "digest"))
+            size = tuple(int(side) for side in provenance.get("size", ()))
+        except (StructureError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UserError(f"{path} holds no reference statistics.", COMPUTE_AGAIN) from error
+        problem = _problem(count, mean, scatter, features)
+        if problem:
+            raise UserError(f"{path} holds no reference statistics: {problem}.", COMPUTE_AGAIN)
+        moments = FeatureMoments(int(count), mean.astype(np.float64), scatter.astype(np.float64))
         return cls(name, made_by, digest, moments, features, str(provenance.get("source", "")), size)
+
+
+def _problem(count: np.ndarray, mean: np.ndarray, scatter: np.ndarray, features: np.ndarray) -> str:
+    """What is wrong with stored statistics; empty if nothing is."""
+    width = len(mean) if mean.ndim == 1 else 0
+    if count.ndim or count.dtype.kind not in "ui" or not 1 <= int(count) <= MAX_COUNT:
+        return f"the count is not a number from 1 to {MAX_COUNT}"
+    if not width or scatter.shape != (width, width) or features.ndim != 2 or features.shape[1] != width:
+        return f"the shapes {mean.shape}, {scatter.shape} and {features.shape} do not fit together"
+    if not 1 <= len(features) <= int(count):
+        return f"it has {len(features)} rows of features for {int(count)} images"
+    numbers = (mean, scatter, features)
+    if any(array.dtype.kind != "f" or not np.isfinite(array).all() for array in numbers):
+        return "the numbers are not finite floats"
+    # float32 features of 10^5 images sum to rounding errors of 10^-3
+    if not np.allclose(scatter, scatter.T, rtol=1e-3, atol=1e-3 * float(np.abs(scatter).max())):
+        return "the covariance is not symmetric"
+    return "" if (np.diagonal(scatter) >= 0).all() else "a variance is negative"
 
 
 def require_size(name: str, reference: tuple[int, ...], samples: tuple[int, ...]) -> None:

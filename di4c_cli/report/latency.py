@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from html import escape
 from pathlib import Path
 from typing import Any
 
+from di4c_cli.errors import UserError
 from di4c_cli.evaluation.results import Results
+from di4c_cli.foreign.regular import read_bytes
+from di4c_cli.foreign.structured import MAX_JSON_BYTES, parse_json
 from di4c_cli.report.sections import html_table
 from di4c_cli.report.table import number
 
@@ -43,12 +45,12 @@ def bench_tables(path: Path) -> str:
     Empty if there is no such file or it holds anything else: a file beside the results must not stop the page.
     """
     try:
-        bench = json.loads(path.read_text(encoding="utf-8").strip().rpartition("\n")[2])
+        bench = parse_json(read_bytes(path, MAX_JSON_BYTES, "measurement").strip().rpartition(b"\n")[2])
         found = bench["results"]
         rows = [_side(result, name, side) for result in found for name, side in result["sides"].items()]
         ratios = [_ratio(result, key) for result in found for key in LATENCY_RATIOS if key in result]
         machine = f"{bench['processor']}, {bench['device']}, {bench['threads']} threads, torch {bench['torch']}"
-    except (OSError, KeyError, TypeError, ValueError, AttributeError):
+    except (UserError, KeyError, TypeError, ValueError, AttributeError):
         return ""
     if not rows:
         return ""

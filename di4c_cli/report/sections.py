@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import base64
 import difflib
-import json
 from html import escape
 from pathlib import Path
 from typing import Any
 
 from di4c_cli.evaluation.results import Cell, Results
+from di4c_cli.foreign.regular import read_bytes
+from di4c_cli.foreign.structured import MAX_YAML_BYTES, StructureError, parse_json
 from di4c_cli.methods import METHODS
 from di4c_cli.report.charts import (
     LARGE,
@@ -32,6 +33,10 @@ CURVES = tuple(dict.fromkeys(name for config in METHODS.values() for name in con
 OLD_CURVES = {"reconstruction": "explained", "prior_loss": "law"}
 """Their names in records of di4c 0.1."""
 CURVE_POINTS = 300
+MAX_RECORD_BYTES = 2**30
+"""A step takes 400 bytes in metrics.jsonl: a record of two million steps."""
+MAX_PICTURE_BYTES = 50 * 2**20
+"""The pictures of an evaluation have some kilobytes; the page holds them in base64."""
 
 
 def html_table(header: list[str], rows: list[list[str]], wide: bool = False) -> str:
@@ -112,7 +117,7 @@ def _pictures(cells: list[Cell], folder: Path) -> str:
         path = folder / cell.picture
         # the name comes from a file and must not lead out of the folder
         if path.is_file() and path.resolve().is_relative_to(folder.resolve()):
-            data = base64.b64encode(path.read_bytes()).decode()
+            data = base64.b64encode(read_bytes(path, MAX_PICTURE_BYTES, "picture")).decode()
             name = escape(f"{cell.row}, {cell.column}")
             image = f'<img alt="samples of {name}" src="data:image/png;base64,{data}">'
             out.append(f"<figure><figcaption>{name}</figcaption>{image}</figure>")
@@ -159,10 +164,10 @@ def curves(run: Path | None) -> str:
 def _rows(path: Path) -> list[dict[str, Any]]:
     """The complete lines of a training record; training's own reader imports torch."""
     out = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
+    for line in read_bytes(path, MAX_RECORD_BYTES, "training record").split(b"\n") if path.is_file() else []:
         try:
-            row = json.loads(line)
-        except ValueError:
+            row = parse_json(line)
+        except StructureError:
             continue  # a line torn by a kill
         if isinstance(row, dict):
             out.append(row)
@@ -181,7 +186,7 @@ def recipe(run: Path | None) -> str:
     path = None if run is None else run / "recipe.yaml"
     if path is None or not path.is_file():
         return ""
-    text = escape(path.read_text(encoding="utf-8"))
+    text = escape(read_bytes(path, MAX_YAML_BYTES, "recipe").decode("utf-8", "replace"))
     return f"<h2>Recipe</h2><details><summary>recipe.yaml</summary><pre>{text}</pre></details>"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -10,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from di4c_cli.errors import UserError
+from di4c_cli.foreign.regular import is_regular
+from di4c_cli.foreign.structured import StructureError, parse_json
 from di4c_cli.teacher import safe
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class ModelFiles:
             if not found:
                 raise UserError(f"{path} holds neither a config.json nor a checkpoint.", NAME_MODEL)
             return cls(path.resolve().name, found, {"path": path.name})
-        if not safe.is_regular(path):
+        if not is_regular(path):
             raise UserError(f"{path} is not a readable file.", NAME_MODEL)
         # tauLDR keeps config/ beside checkpoints/; the other formats keep the configuration beside the weights
         around = [*_inside(path.parent, deep=False), *_inside(path.parent.parent / "config", deep=False)]
@@ -51,7 +52,7 @@ class ModelFiles:
 
     @cached_property
     def _kinds(self) -> list[tuple[Path, str | None]]:
-        return [(path, safe.kind_of(path)) for path in self.files if safe.is_regular(path)]
+        return [(path, safe.kind_of(path)) for path in self.files if is_regular(path)]
 
     @cached_property
     def trees(self) -> list[dict[str, Any]]:
@@ -106,7 +107,7 @@ def _inside(folder: Path, deep: bool = True) -> list[Path]:
     for path in sorted(folder.iterdir())[:MAX_FILES]:
         if path.name.startswith("."):
             continue
-        if safe.is_regular(path):
+        if is_regular(path):
             found.append(path)
         elif deep and path.is_dir() and not path.is_symlink():
             found += _inside(path, deep=False)
@@ -120,8 +121,8 @@ def _names(path: Path) -> set[str]:
             length = int.from_bytes(handle.read(8), "little")
             if length > min(MAX_HEADER_BYTES, path.stat().st_size):
                 return set()
-            header = json.loads(handle.read(length))
-    except (OSError, ValueError, RecursionError):
+            header = parse_json(handle.read(length))
+    except (OSError, StructureError):
         return set()
     return set(header) - {"__metadata__"} if isinstance(header, dict) else set()
 

@@ -1,24 +1,16 @@
-"""Reads untrusted text: the kind of a file by its first bytes, JSON and YAML as plain values. Imports no torch."""
+"""The kind of a file of a model by its first bytes, and its configuration. Imports no torch."""
 
 from __future__ import annotations
 
-import json
-import stat
 from pathlib import Path
 from typing import Any
 
-import yaml
+from di4c_cli.errors import UserError
+from di4c_cli.foreign.regular import is_regular, read_bytes
+from di4c_cli.foreign.structured import StructureError, parse_json, parse_yaml
 
 MAX_TEXT_BYTES = 2 * 2**20
-MAX_YAML_BYTES = 2**18
-
-
-def is_regular(path: Path) -> bool:
-    """Whether a path is a file or a link to one; reading a pipe or a device might never end."""
-    try:
-        return stat.S_ISREG(path.stat().st_mode)
-    except (OSError, ValueError):
-        return False
+"""Configurations have a few kilobytes."""
 
 
 def kind_of(path: Path) -> str | None:
@@ -39,33 +31,17 @@ def kind_of(path: Path) -> str | None:
 
 
 def read_tree(path: Path) -> dict[str, Any] | None:
-    """A JSON or YAML mapping, else None (JSON first: YAML 1.1 takes 1e-05 for a string)."""
-    if not is_regular(path) or path.stat().st_size > MAX_TEXT_BYTES:
+    """A JSON or YAML mapping, else None."""
+    if not is_regular(path):
         return None
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
+        content = read_bytes(path, MAX_TEXT_BYTES)
+    except UserError:
         return None
-    try:
-        tree = json.loads(text)
-    except (ValueError, RecursionError):
-        tree = _read_yaml(text)
-    return tree if isinstance(tree, dict) else None
-
-
-class _TuplesAsLists(yaml.SafeLoader):
-    """Plain values only; Python tuples, which some configurations contain, are read as lists."""
-
-
-_TuplesAsLists.add_constructor(
-    "tag:yaml.org,2002:python/tuple", lambda loader, node: list(map(loader.construct_object, node.value))
-)
-
-
-def _read_yaml(text: str) -> Any:
-    if len(text) > MAX_YAML_BYTES or "<<" in text:  # merge keys can grow exponentially; no format has them
-        return None
-    try:
-        return yaml.load(text, Loader=_TuplesAsLists)
-    except (yaml.YAMLError, ValueError, TypeError, RecursionError):
-        return None
+    for parse in (parse_json, parse_yaml):
+        try:
+            tree = parse(content)
+        except StructureError:
+            continue
+        return tree if isinstance(tree, dict) else None
+    return None

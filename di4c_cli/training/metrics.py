@@ -19,6 +19,7 @@ from torch import Tensor
 from di4c_cli import files
 from di4c_cli.draw import finest
 from di4c_cli.errors import Failure, UserError
+from di4c_cli.foreign.structured import StructureError, parse_json
 from di4c_cli.recipe import Recipe
 from di4c_cli.training.run_folder import flatten
 
@@ -126,9 +127,11 @@ def read_rows(path: Path) -> list[MetricsRow]:
     rows = []
     for line in path.read_bytes().split(b"\n"):
         try:
-            rows.append(json.loads(line))
-        except ValueError:
+            row = parse_json(line)
+        except StructureError:
             continue
+        if isinstance(row, dict) and all(type(row.get(key)) is int for key in ("round", "step")):
+            rows.append(row)
     return rows
 
 
@@ -142,11 +145,11 @@ def summary(metrics: Path) -> dict[str, Any]:
     if not rows:
         return {"steps": 0, "seconds": 0.0, "skipped": 0}
     last = [row for row in rows if row["round"] == rows[-1]["round"]]
-    tail = [row for row in last[-max(1, len(last) // 10) :] if row["loss"] is not None]
+    tail = [row for row in last[-max(1, len(last) // 10) :] if row.get("loss") is not None]
     out: dict[str, Any] = {
         "steps": len(rows),
-        "seconds": round(sum(row["seconds"] for row in rows), 1),
-        "skipped": sum(bool(row["skipped"]) for row in rows),
+        "seconds": round(sum(row.get("seconds", 0.0) for row in rows), 1),
+        "skipped": sum(bool(row.get("skipped")) for row in rows),
     }
     for name in (key for key in last[-1] if key not in BOOKKEEPING_KEYS):
         values = [row[name] for row in tail if row.get(name) is not None]

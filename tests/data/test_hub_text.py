@@ -130,7 +130,7 @@ def test_stream_recovers_from_a_kill_before_the_end_was_written(beyond: bool) ->
 
 
 def test_count_rows_names_a_damaged_parquet_file(tmp_path: Path) -> None:
-    from di4c_cli.data.text import count_rows
+    from di4c_cli.foreign.text import count_rows
 
     path = tmp_path / "part.parquet"
     path.write_bytes(b"PAR1 and nothing more")

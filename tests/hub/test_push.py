@@ -14,9 +14,11 @@ from safetensors.torch import load_file
 
 from di4c_cli import hub as client
 from di4c_cli import load
+from di4c_cli.card import figures_of, rows_of
 from di4c_cli.errors import Failure, UserError
 from di4c_cli.evaluation.models import EvaluatedModel
-from di4c_cli.publish import publish
+from di4c_cli.evaluation.results import Cell, Figure, ModelEntry, Results
+from di4c_cli.publish import publish, results_near
 from di4c_cli.teacher.convert import convert
 from tests.helpers.standin import GOLDEN, Fault, Run, StandIn
 
@@ -81,14 +83,22 @@ def test_push_keeps_an_edited_card(hub: StandIn, here: Path, tmp_path: Path) -> 
 
 def write_results(folder: Path, digest: str, value: float, age: float) -> None:
     """A small results.json, some seconds old."""
-    cell = {"row": "student", "column": "4 steps", "steps": 4, "n": 10, "seed": 0}
-    results = {
-        "models": [{"row": "student", "kind": "student", "digest": digest}],
-        "cells": [{**cell, "figures": {"perplexity": {"value": value}}}],
-    }
-    folder.mkdir()
+    figures = {"perplexity": Figure(value=value)}
+    cell = Cell(row="student", column="4 steps", steps=4, n=10, seed=0, seconds=1.0, figures=figures)
+    entry = ModelEntry(row="student", ref="x", name="x", kind="student", digest=digest, parameters=1)
     path = folder / "results.json"
-    path.write_text(json.dumps(results))
+    Results(
+        protocol="x",
+        title="x",
+        created="x",
+        seconds=1.0,
+        device="cpu",
+        threads=1,
+        packages={},
+        models=[entry],
+        instruments=[],
+        cells=[cell],
+    ).save(path)
     os.utime(path, (1e9 - age, 1e9 - age))
 
 
@@ -106,6 +116,27 @@ def test_push_puts_metrics_into_the_card(hub: StandIn, here: Path, tmp_path: Pat
     header = yaml.safe_load(card.split("---")[1])
     (figure,) = header["model-index"][0]["results"][0]["metrics"]
     assert header["metrics"] == ["perplexity"] and figure["value"] == 12.5 and "4 steps" in figure["name"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["", "models", "models.0", "models.0.digest", "cells", "cells.0", "cells.0.figures", "cells.0.figures.perplexity"],
+)
+@pytest.mark.parametrize("odd", [None, 5, "text", [], [1], {}, {"a": None}, "\ud800", 10**400])
+def test_odd_results_beside_a_model_are_left_out(tmp_path: Path, path: str, odd: object) -> None:
+    write_results(tmp_path / "eval", "abc", 1.0, 0)
+    file = tmp_path / "eval" / "results.json"
+    tree = json.loads(file.read_text())
+    *inner, last = [int(key) if key.isdigit() else key for key in path.split(".")]
+    node = tree
+    for key in inner:
+        node = node[key]
+    if path:
+        node[last] = odd
+    file.write_text(json.dumps(tree if path else odd))
+    found = results_near(tmp_path, "abc")
+    assert found is None or rows_of(found, "abc") == ["student"]
+    assert figures_of(found, "abc") == [] or found is not None
 
 
 def test_push_again_adds_a_commit(hub: StandIn, here: Path, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from functools import lru_cache, reduce
 from operator import add
 from pathlib import Path
@@ -18,6 +17,7 @@ from di4c_cli.evaluation.parts import ScoreParts, Scores, identity
 from di4c_cli.evaluation.results import Figure, Instrument
 from di4c_cli.evaluation.sample_files import files_of, image_batches
 from di4c_cli.evaluation.scorers.base import Scorer, ScorerContext, figure_of, register_scorer
+from di4c_cli.foreign.arrays import ArrayArchive
 from di4c_cli.metric.feature_scores import ClassStatistics, FeatureMoments, frechet, kernel_distance
 from di4c_cli.metric.features import ClassifierFeatures, FeatureNetwork, ScriptedFeatures
 from di4c_cli.metric.interval import MIN_SAMPLES, SPLITS, halvings, of_halves, of_mean, of_splits, split_of
@@ -202,8 +202,5 @@ def feature_reference(context: ScorerContext, network: FeatureNetwork) -> Featur
 
 
 def _is_statistics(path: Path) -> bool:
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            return "provenance" in file.files
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile):
-        return False
+    with ArrayArchive(path) as file:
+        return "provenance" in file.names

@@ -12,8 +12,9 @@ from torch import Tensor
 from di4c_cli.codec.text import GPT2_SIZE
 from di4c_cli.config import ModelConfig
 from di4c_cli.errors import UserError
+from di4c_cli.foreign.regular import is_regular
 from di4c_cli.latent.config import LatentConfig
-from di4c_cli.teacher import pickles, safe
+from di4c_cli.teacher import pickles
 from di4c_cli.teacher.bundle import Bundle, LoadOptions, strip
 from di4c_cli.teacher.model_files import ModelFiles, has_suffix
 
@@ -158,7 +159,7 @@ def text_codec(symbols: int, tokenizer: str | None, options: LoadOptions) -> tup
     """The codec entry and the folder of its file, if it has one."""
     if options.tokenizer is not None:
         path = Path(options.tokenizer)
-        if not safe.is_regular(path):
+        if not is_regular(path):
             raise UserError(f"There is no tokenizer file {path}.", "Name a tokenizer.json.")
         return {"type": "text", "file": path.name}, path.parent
     name = "gpt2" if tokenizer in (None, "gpt2", "openai-community/gpt2") else str(tokenizer)
