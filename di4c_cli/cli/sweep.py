@@ -67,7 +67,7 @@ def sweep(
         with LiveTable(resolved) as live:
             distill(resolved, folder / row.folder, RunOptions(device=device, report=live, say=say))
     evaluation = with_students(evaluation, rows)
-    say(evaluation.announcement())
+    say(f"Measuring the teacher and {len(rows)} students, {evaluation.n} samples in each cell.")
     with progress("samples", evaluation.total) as advance:
         results = with_command(evaluation.run(advance))
     for path in write_all(results, folder):
@@ -108,7 +108,10 @@ def _preview(
             sizes = [str(recipe.rounds * recipe.training.iterations), str(recipe.training.batch)]
             body.append([row.label, *sizes, memory, step, total, row.folder, one.run])
         show_table(f"{table.name} on {rows[0][1].name}, runs in {folder}", header, body)
-        for name, text in {"teacher": found[0].teacher, "data": found[0].data, "measured": measured}.items():
+        times = [one.total_seconds for one in found if one.total_seconds is not None]
+        said = f"{duration(sum(times))} for {len(times)} rows ({found[0].measured})" if times else found[0].measured
+        facts = {"teacher": found[0].teacher, "data": found[0].data, "training": said, "measured": measured}
+        for name, text in facts.items():
             print(f"{name:<9} {text}")
     for problem in dict.fromkeys(problem for one in found for problem in one.problems):
         say(f"di4c: {problem}")

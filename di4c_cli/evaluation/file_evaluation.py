@@ -27,6 +27,8 @@ def evaluate_file(path: Path, options: ScorerOptions, n: int | None, out: Path) 
     text = is_text(path)
     samples: Any = read_texts(path)[:n] if text else np.stack([*islice(chain.from_iterable(image_batches(path)), n)])
     size: tuple[int, ...] = () if text else samples.shape[1:]
+    if not text:  # files are often sorted by class, but splits and subsets of samples must be alike
+        samples = np.random.default_rng(0).permutation(samples)
     context = ScorerContext(None, _task_of_images(size), len(samples), out, options, image_size=size)
     (scorer,) = make_scorers(["judge" if text else "features"], context)
     figures = _figures(scorer, samples)

@@ -23,18 +23,23 @@ TRIED_SAMPLES = 2
 Rows = list[tuple[SweepRow, Recipe]]
 
 
-def sweep_protocol(sweep: Sweep, rows: Rows, teacher: Model, samples: int | None = None) -> EvaluationProtocol:
+def sweep_protocol(sweep: Sweep, rows: Rows, teacher: Model) -> EvaluationProtocol:
     """Teacher and students down, the steps of the recipes' `evaluation` across, the sweep's metrics in each cell."""
-    task = task_of(teacher)
-    n, _ = sizes(rows[0][1].evaluation, task)
+    task, first = task_of(teacher), rows[0][1]
     cells = [
         CellSpec(row.label if row else TEACHER_ROW, column(k), k, paper=sweep.published(recipe, row, k))
-        for row, recipe in [(None, rows[0][1]), *rows]
+        for row, recipe in [(None, first), *rows]
         for k in sizes(recipe.evaluation, task)[1]
     ]
-    labels = "none" if task else "uniform"
-    metrics, summary = tuple(sweep.metrics), sweep.summary
-    return EvaluationProtocol(sweep.name, summary, tuple(cells), samples or n, metrics, labels=labels, shape="together")
+    return EvaluationProtocol(
+        sweep.name,
+        f"{sweep.summary}, {first.name}, {first.training.iterations} iterations a row",
+        tuple(cells),
+        sizes(first.evaluation, task)[0],
+        tuple(sweep.metrics),
+        labels="none" if task else "uniform",
+        shape="together",
+    )
 
 
 def prepare_evaluation(
@@ -45,23 +50,22 @@ def prepare_evaluation(
         RunFolder(out / row.folder).state(recipe)
     recipe = rows[0][1]
     teacher = load(recipe.teacher, options.device, weights=recipe.init_weights)
-    protocol = sweep_protocol(sweep, rows, teacher, samples)
-    context = ScorerContext(teacher, task_of(teacher), protocol.n, out, options)
+    protocol = sweep_protocol(sweep, rows, teacher)
+    context = ScorerContext(teacher, task_of(teacher), samples or protocol.n, out, options)
     (scorer,) = make_scorers([fitting_scorer(context)], context)
     x = teacher.sample(TRIED_SAMPLES, steps=1)
     scorer.score(x, teacher.decode(x))
     models = [EvaluatedModel(TEACHER_ROW, teacher, recipe.teacher)]
-    return Evaluation(protocol, models, [scorer], protocol.n, seed, out, context.task)
+    return Evaluation(protocol, models, [scorer], context.n, seed, out, context.task)
 
 
 def check_evaluation(sweep: Sweep, rows: Rows, out: Path, options: ScorerOptions, samples: int | None = None) -> str:
     """What would be measured, for a dry run: writes nothing and embeds no reference."""
     teacher = load(rows[0][1].teacher, options.device, weights=rows[0][1].init_weights)
-    protocol = sweep_protocol(sweep, rows, teacher, samples)
-    context = ScorerContext(teacher, task_of(teacher), protocol.n, out, options)
+    protocol = sweep_protocol(sweep, rows, teacher)
+    context = ScorerContext(teacher, task_of(teacher), samples or protocol.n, out, options)
     check_scorers([fitting_scorer(context)], context)
-    columns = ", ".join(dict.fromkeys(cell.column for cell in protocol.cells))
-    return f"{' / '.join(protocol.metrics)} at {columns}, {protocol.n} samples each"
+    return f"{context.n} samples in each cell: {', '.join(dict.fromkeys(cell.column for cell in protocol.cells))}"
 
 
 def with_students(evaluation: Evaluation, rows: Rows) -> Evaluation:

@@ -209,7 +209,7 @@ def feature_reference(context: ScorerContext, network: FeatureNetwork) -> Featur
     if found.count < context.n:
         raise UserError(
             f"The reference '{found.name}' has {found.count} images, fewer than the {context.n} samples.",
-            f"Use -n {found.count} or a larger reference.",
+            f"Draw {found.count} samples or use a larger reference.",
         )
     return found
 
