@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,9 +16,10 @@ from di4c_cli.cli.eval import show, with_command
 from di4c_cli.cli.live import LiveTable, duration
 from di4c_cli.errors import Di4cError
 from di4c_cli.evaluation.config import ScorerOptions
-from di4c_cli.training.sweep_recipe import Sweep, read_sweep, row_recipes
+from di4c_cli.training.sweep_recipe import read_sweep, row_recipes
 
 if TYPE_CHECKING:
+    from di4c_cli.evaluation.run import Evaluation
     from di4c_cli.training.sweep import Rows
 
 
@@ -58,10 +61,11 @@ def sweep(
     from di4c_cli.training.sweep import prepare_evaluation, with_students
 
     options = ScorerOptions(judge, features, reference, choose_device(device), feature_input)
+    prepare = partial(prepare_evaluation, table, rows, folder, seed, options, samples)
     if dry_run:
-        _preview(table, rows, folder, options, samples, device, as_json)
+        _preview(f"{table.name} on {rows[0][1].name}", rows, folder, partial(prepare, dry_run=True), device, as_json)
         return
-    evaluation = prepare_evaluation(table, rows, folder, seed, options, samples)
+    evaluation = prepare()
     for number, (row, resolved) in enumerate(rows, 1):
         say(f"{number}/{len(rows)} {row.label}")
         with LiveTable(resolved) as live:
@@ -79,21 +83,18 @@ def sweep(
 
 
 def _preview(
-    table: Sweep,
-    rows: Rows,
-    folder: Path,
-    options: ScorerOptions,
-    samples: int | None,
-    device: str | None,
-    as_json: bool,
+    title: str, rows: Rows, folder: Path, prepare: Callable[[], Evaluation], device: str | None, as_json: bool
 ) -> None:
     """A dry run of every row as a table, and whether the rows can be measured."""
     from di4c_cli.training.dry_run import preview
-    from di4c_cli.training.sweep import check_evaluation
 
     found = [preview(recipe, folder / row.folder, 1, device) for row, recipe in rows]
+    measured = "not checked: the teacher is not here"
     try:
-        measured = check_evaluation(table, rows, folder, options, samples)
+        if found[0].teacher == "here":
+            evaluation = prepare()
+            columns = dict.fromkeys(cell.column for cell in evaluation.protocol.cells)
+            measured = f"{evaluation.n} samples in each cell: {', '.join(columns)}"
     except Di4cError as error:
         measured = found[0].note(error)
     if as_json:
@@ -107,7 +108,7 @@ def _preview(
             total = "–" if one.total_seconds is None else duration(one.total_seconds)
             sizes = [str(recipe.rounds * recipe.training.iterations), str(recipe.training.batch)]
             body.append([row.label, *sizes, memory, step, total, row.folder, one.run])
-        show_table(f"{table.name} on {rows[0][1].name}, runs in {folder}", header, body)
+        show_table(f"{title}, runs in {folder}", header, body)
         times = [one.total_seconds for one in found if one.total_seconds is not None]
         said = f"{duration(sum(times))} for {len(times)} rows ({found[0].measured})" if times else found[0].measured
         facts = {"teacher": found[0].teacher, "data": found[0].data, "training": said, "measured": measured}

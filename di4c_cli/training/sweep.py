@@ -43,29 +43,33 @@ def sweep_protocol(sweep: Sweep, rows: Rows, teacher: Model) -> EvaluationProtoc
 
 
 def prepare_evaluation(
-    sweep: Sweep, rows: Rows, out: Path, seed: int, options: ScorerOptions, samples: int | None = None
+    sweep: Sweep,
+    rows: Rows,
+    out: Path,
+    seed: int,
+    options: ScorerOptions,
+    samples: int | None = None,
+    dry_run: bool = False,
 ) -> Evaluation:
-    """The evaluation with the teacher alone: rejects before the training what would stop it afterwards."""
+    """The evaluation of the teacher alone: rejects before the training what would stop it afterwards.
+
+    A dry run writes nothing and has no scorer, because features of a reference are stored when they are computed.
+    """
     for row, recipe in rows:
         RunFolder(out / row.folder).state(recipe)
     recipe = rows[0][1]
     teacher = load(recipe.teacher, options.device, weights=recipe.init_weights)
     protocol = sweep_protocol(sweep, rows, teacher)
     context = ScorerContext(teacher, task_of(teacher), samples or protocol.n, out, options)
-    (scorer,) = make_scorers([fitting_scorer(context)], context)
-    x = teacher.sample(TRIED_SAMPLES, steps=1)
-    scorer.score(x, teacher.decode(x))
+    name, scorers = fitting_scorer(context), []
+    if dry_run:
+        check_scorers([name], context)
+    else:
+        scorers = make_scorers([name], context)
+        x = teacher.sample(TRIED_SAMPLES, steps=1)
+        scorers[0].score(x, teacher.decode(x))
     models = [EvaluatedModel(TEACHER_ROW, teacher, recipe.teacher)]
-    return Evaluation(protocol, models, [scorer], context.n, seed, out, context.task)
-
-
-def check_evaluation(sweep: Sweep, rows: Rows, out: Path, options: ScorerOptions, samples: int | None = None) -> str:
-    """What would be measured, for a dry run: writes nothing and embeds no reference."""
-    teacher = load(rows[0][1].teacher, options.device, weights=rows[0][1].init_weights)
-    protocol = sweep_protocol(sweep, rows, teacher)
-    context = ScorerContext(teacher, task_of(teacher), samples or protocol.n, out, options)
-    check_scorers([fitting_scorer(context)], context)
-    return f"{context.n} samples in each cell: {', '.join(dict.fromkeys(cell.column for cell in protocol.cells))}"
+    return Evaluation(protocol, models, scorers, context.n, seed, out, context.task)
 
 
 def with_students(evaluation: Evaluation, rows: Rows) -> Evaluation:
