@@ -19,7 +19,7 @@ from di4c_cli.metric.features import FeatureNetwork
 from di4c_cli.metric.subsets import RandomRows
 
 CHOICE = "by hash"
-"""How rows are chosen; versions before 0.3 kept the first ones."""
+"""How rows are chosen; version 0.1 kept the first ones."""
 
 
 @dataclass

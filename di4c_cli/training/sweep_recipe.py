@@ -35,7 +35,7 @@ class SweepRow(Section):
 class PaperTable(Section):
     """The published table: the recipe of its rows, and its figures of the teacher."""
 
-    base: str = Field(description="name of the recipe")
+    base: str = Field(description="name of the recipe, without a folder")
     teacher: PaperFigures = Field(default_factory=dict, description="published figures")
 
 
@@ -63,7 +63,7 @@ class Sweep(Section):
 
     def published(self, recipe: Recipe, row: SweepRow | None, steps: int) -> dict[str, float]:
         """The paper's figures of a row, or of the teacher, if `recipe` is the one that the paper trains."""
-        if self.paper is None or recipe.name != self.paper.base:
+        if self.paper is None or recipe.name.rpartition("/")[2] != self.paper.base:
             return {}
         figures = self.paper.teacher if row is None else row.paper
         return dict(zip(self.metrics, figures.get(steps, ())))

@@ -75,6 +75,8 @@ def test_sweep_on_the_papers_base_is_the_papers_table(name: str, label: str) -> 
     published = [[sweep.published(recipe, row, k) for k in (10, 20, 40)] for row, recipe in [(None, rows[0][1]), *rows]]
     found = [[value for cell in row for value in cell.values()] for row in published]
     assert found == PAPER[label]
+    others = rows[0][1].model_copy(update={"name": "authors/tauldr-cifar10"})
+    assert sweep.published(others, rows[0][0], 10) == published[1][0]
     small = row_recipes(sweep, None, {})[0]
     assert sweep.published(small[1], small[0], 10) == {}, "the paper's figures are of its own base"
 
