@@ -82,14 +82,14 @@ def _eval(config: EvaluationConfig, json: bool) -> None:
     from di4c_cli.evaluation.pipeline import expand, prepare
     from di4c_cli.evaluation.results import run_folder
     from di4c_cli.report.page import write_all
-    from di4c_cli.report.table import steps_saved_rows
+    from di4c_cli.report.table import steps_saved_caption, steps_saved_rows
 
     done: list[Results] = []
     for one in expand(config):
         evaluation = prepare(one, say)
         say(evaluation.announcement())
         with progress("samples", evaluation.total) as advance:
-            results = _with_command(evaluation.run(advance))
+            results = with_command(evaluation.run(advance))
         done.append(results)
         for path in write_all(results, evaluation.out, run_folder(evaluation.out)):
             say(f"wrote {path}")
@@ -102,6 +102,7 @@ def _eval(config: EvaluationConfig, json: bool) -> None:
     rows = [row for results in done for row in steps_saved_rows(results)]
     if rows:
         show_table("Steps saved at equal quality", list(rows[0]), [list(row.values()) for row in rows])
+        print(steps_saved_caption(done[0]))
 
 
 def _eval_file(path: Path, config: EvaluationConfig, json: bool) -> None:
@@ -114,7 +115,7 @@ def _eval_file(path: Path, config: EvaluationConfig, json: bool) -> None:
             raise UserError(f"--samples measures a file and takes no {flag}.", "Leave one of them out.")
     out = config.out or Path("evaluations") / path.stem
     check_out(out)
-    results = _with_command(evaluate_file(path, config.options, config.n or config.limit, out))
+    results = with_command(evaluate_file(path, config.options, config.n or config.limit, out))
     for file in write_all(results, out):
         say(f"wrote {file}")
     if json:
@@ -123,7 +124,7 @@ def _eval_file(path: Path, config: EvaluationConfig, json: bool) -> None:
         show(results)
 
 
-def _with_command(results: Results) -> Results:
+def with_command(results: Results) -> Results:
     """The results with the command as the user typed it."""
     return results.model_copy(update={"command": command_line("di4c", *sys.argv[1:])})
 
@@ -171,6 +172,8 @@ def show(results: Results, protocol: EvaluationProtocol | None = None) -> None:
     for printed in tables:
         named = f"{printed.title}: " if printed.title else ""
         show_table(f"{named}{title}{beside}", printed.header, printed.rows)
+        if printed.caption:
+            print(printed.caption)
     for cell in results.cells if not results.metrics else []:
         for text in cell.samples:
             print(f"{cell.row}, {cell.column}: {text}")

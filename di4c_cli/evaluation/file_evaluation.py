@@ -38,6 +38,8 @@ def evaluate_file(path: Path, options: ScorerOptions, n: int | None, out: Path) 
     else:
         samples = _texts(path)[:n] if text else _images(path, n)
     size: tuple[int, ...] = () if text else samples.shape[1:]
+    if not text:  # files are often sorted by class, but splits and subsets of samples must be alike
+        samples = np.random.default_rng(0).permutation(samples)
     context = ScorerContext(None, _task_of_images(size), len(samples), out, options, image_size=size)
     (scorer,) = make_scorers(["judge" if text else "features"], context)
     if isinstance(scorer, JudgeScorer) and ids is not None:

@@ -112,13 +112,17 @@ def _steps_protocol(config: EvaluationConfig, models: list[EvaluatedModel], task
 
 
 def default_sizes(ref: str, task: ToyTask | None) -> tuple[int, list[int]]:
-    """Samples and steps: those of the run's recipe, where it has any; else the task's."""
-    n, steps = (task.eval_samples, task.eval_steps) if task else (DEFAULT_SAMPLES, DEFAULT_STEPS)
+    """Samples and steps of a model: those of its run's recipe, if it has one."""
     run = run_folder(Path(ref))
     if run is None:
-        return n, list(steps)
+        return sizes(EvaluationDefaults(), task)
     tree = recipe_file.raw(str(run / "recipe.yaml")).get("evaluation") or {}
-    defaults = recipe_file.validate(EvaluationDefaults, tree, str(run / "recipe.yaml"))
+    return sizes(recipe_file.validate(EvaluationDefaults, tree, str(run / "recipe.yaml")), task)
+
+
+def sizes(defaults: EvaluationDefaults, task: ToyTask | None) -> tuple[int, list[int]]:
+    """Samples and steps: a recipe's, where it has any; else the task's."""
+    n, steps = (task.eval_samples, task.eval_steps) if task else (DEFAULT_SAMPLES, DEFAULT_STEPS)
     return defaults.samples or n, defaults.steps or list(steps)
 
 
@@ -138,11 +142,12 @@ def _scorer_names(config: EvaluationConfig, protocol: EvaluationProtocol, contex
     """The config's scorers, else the protocol's, else the one that fits the model."""
     chosen = config.scorers if config.scorers is not None else protocol.scorers
     if chosen is None:
-        chosen = (_fitting_scorer(context),)
+        chosen = (fitting_scorer(context),)
     return (*chosen, *protocol.extra_scorers)
 
 
-def _fitting_scorer(context: ScorerContext) -> str:
+def fitting_scorer(context: ScorerContext) -> str:
+    """The scorer of the model's kind of samples."""
     assert context.model is not None
     codec = context.model.codec
     if isinstance(codec, Text):

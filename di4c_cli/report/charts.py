@@ -17,7 +17,7 @@ from di4c_cli.report.summary import is_frontier
 from di4c_cli.report.table import metric_title
 
 ROW_COLOURS = {"teacher": "#6b7280", "student": "#d9480f"}
-OTHER_COLOURS = ("#1c7ed6", "#2b8a3e", "#862e9c", "#0b7285")
+OTHER_COLOURS = ("#1c7ed6", "#2b8a3e", "#862e9c", "#0b7285", "#a61e4d", "#997404")
 PAGE_COLOURS = {
     "#6b7280": "var(--teacher)",
     "#d9480f": "var(--student)",
@@ -25,6 +25,8 @@ PAGE_COLOURS = {
     "#2b8a3e": "var(--other2)",
     "#862e9c": "var(--other3)",
     "#0b7285": "var(--other4)",
+    "#a61e4d": "var(--other5)",
+    "#997404": "var(--other6)",
     "#5d6571": "var(--soft)",
     "#e3e0db": "var(--line)",
 }

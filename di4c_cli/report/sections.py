@@ -26,7 +26,7 @@ from di4c_cli.report.charts import (
     tradeoff_chart,
 )
 from di4c_cli.report.summary import is_frontier
-from di4c_cli.report.table import overview, steps_saved_rows
+from di4c_cli.report.table import overview, steps_saved_caption, steps_saved_rows
 
 CURVES = tuple(dict.fromkeys(name for config in METHODS.values() for name in config.live_metrics))
 """Metrics of a training record that are drawn: the live metrics of all methods."""
@@ -67,7 +67,8 @@ def quality(results: Results) -> str:
         charts.insert(0, tradeoff_chart(results, main))
     table = overview(results)
     title = "Trade-off" if tradeoff else "Quality against steps"
-    figures = f"<h3>Figures</h3>{html_table(table.header, table.rows)}"
+    caption = f'<p class="soft">{escape(table.caption)}</p>'
+    figures = f"<h3>Figures</h3>{html_table(table.header, table.rows)}{caption}"
     return f"<h2>{title}</h2>{legend(results)}{chart_grid(charts)}{figures}{steps_saved(results)}"
 
 
@@ -87,11 +88,8 @@ def steps_saved(results: Results) -> str:
     rows = steps_saved_rows(results)
     if not rows:
         return ""
-    note = (
-        f"Geometric means over {results.cells[0].repeats} repeats with 95 % intervals. Steps saved: the steps at "
-        "which the teacher is as good as the student, divided by the student's."
-    )
     table = html_table(list(rows[0]), [list(row.values()) for row in rows])
+    note = escape(steps_saved_caption(results))
     return f'<h3>Steps saved at equal quality</h3>{table}<p class="soft">{note}</p>'
 
 

@@ -61,7 +61,7 @@ class TextScorer(Scorer):
         if not self.has_groups:
             return {}
         note = f"{self.group} continuations, prompt included, the model's tokens"
-        return {"self_bleu": figure_of(of_mean(parts.column("self_bleu")), "lower", "0-100", note)}
+        return {"self_bleu": figure_of(of_mean(parts.column("self_bleu"), over="prompts"), "lower", "0-100", note)}
 
     def mean(
         self,
@@ -72,9 +72,10 @@ class TextScorer(Scorer):
         transform: Callable[[np.ndarray], np.ndarray] = lambda x: x,
     ) -> Figure:
         """Mean over samples; continuations of one prompt are not independent, so their mean is one value."""
+        over = "samples"
         if self.has_groups and len(values) % self.group == 0:
-            values = values.reshape(-1, self.group).mean(1)
-        return figure_of(of_mean(values, transform), better, unit, note)
+            values, over = values.reshape(-1, self.group).mean(1), "prompts"
+        return figure_of(of_mean(values, transform, over=over), better, unit, note)
 
 
 @register_scorer("ngram")
@@ -134,7 +135,8 @@ def _distinct(parts: ScoreParts) -> Figure:
     """Share of new bigrams without the last, smaller group, whose share would be larger."""
     values, last = parts.column("distinct"), list(parts.ranges())[-1][1]
     whole = values[:-1] if len(values) > 1 and last < DISTINCT_GROUP else values
-    return figure_of(of_mean(whole), "higher", note=f"bigrams, groups of {DISTINCT_GROUP} samples")
+    groups = f"groups of {DISTINCT_GROUP} samples"
+    return figure_of(of_mean(whole, over=groups), "higher", note=f"bigrams, {groups}")
 
 
 @register_scorer("judge")
