@@ -50,8 +50,13 @@ class MethodConfig(Section):
 
     @property
     def predictions_per_sample(self) -> int:
-        """Predictions of the student whose activations are held at once, for the memory estimate."""
+        """Predictions of the student in one forward pass with a graph, for the memory estimate."""
         raise NotImplementedError
+
+    @property
+    def graphs_at_once(self) -> int:
+        """Forward passes of the student whose graphs are held together until the backward pass."""
+        return 1
 
     def check_latent(self, latent: LatentConfig) -> None:
         """Raise ValueError if the method cannot train with this λ."""

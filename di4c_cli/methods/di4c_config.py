@@ -118,6 +118,10 @@ class Di4CConfig(MethodConfig):
     def predictions_per_sample(self) -> int:
         return self.latents
 
+    @property
+    def graphs_at_once(self) -> int:
+        return 2 if self.branch == "both" else 1  # the student at t and at δ
+
     def check_latent(self, latent: LatentConfig) -> None:
         if latent.prior == "learned":
             raise ValueError(

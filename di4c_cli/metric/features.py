@@ -44,9 +44,9 @@ class FeatureNetwork(ABC):
         for start in range(0, len(images), self.chunk):
             part = images[start : start + self.chunk].astype(np.float32)
             features, logits = self.run(torch.from_numpy(part))
-            rows.append(features.double().cpu().numpy())
+            rows.append(features.cpu().double().numpy())
             if logits is not None:
-                classes.append(logits.double().softmax(-1).cpu().numpy())
+                classes.append(logits.cpu().double().softmax(-1).numpy())
         return np.concatenate(rows), np.concatenate(classes) if classes else None
 
 

@@ -94,7 +94,7 @@ def saved_bytes(denoiser: Denoiser, half: bool) -> int:
 
 
 def activation_bytes(config: ModelConfig, recipe: Recipe, sequences: int) -> int:
-    """Of `sequences` at once, with the student at u and the teacher beside the student at t."""
+    """Of `sequences` in each pass with a graph, with the student at u and the teacher beside the student at t."""
     half = recipe.training.precision != "no"
     denoiser = build_on_meta(config)
     saved, size = saved_bytes(denoiser, half), 2 if half else FLOAT32_BYTES
@@ -102,7 +102,7 @@ def activation_bytes(config: ModelConfig, recipe: Recipe, sequences: int) -> int
     state = denoiser.length * int(getattr(denoiser.network, "width", 1)) * size
     if recipe.training.activation_checkpointing:
         saved = saved // blocks + min(blocks * state, saved)
-    return sequences * (saved + saved // blocks + 2 * state)
+    return sequences * (recipe.method.graphs_at_once * saved + saved // blocks + 2 * state)
 
 
 def _blocks(network: nn.Module) -> int:

@@ -6,9 +6,11 @@ command line imports it for `launched` and `preset`.
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import math
 import os
+import re
 import signal
 import socket
 import sys
@@ -65,6 +67,9 @@ def preset(name: str) -> Path:
 
 def launch_with_accelerate(config: Path, processes: int | None, arguments: list[str]) -> int:
     """Run `accelerate launch` with a configuration; its processes run the same `di4c` command."""
+    wants_deepspeed = re.search(r"^distributed_type:\W*DEEPSPEED", config.read_text(errors="replace"), re.MULTILINE)
+    if wants_deepspeed and importlib.util.find_spec("deepspeed") is None:
+        raise UserError("DeepSpeed is not installed.", "Run `pip install deepspeed`, or use the fsdp2 configuration.")
     command = ["-m", "accelerate.commands.launch", "--quiet", "--config_file", str(config)]
     if processes is not None:
         command += ["--num_processes", str(processes)]

@@ -20,6 +20,7 @@ from di4c_cli.training import checkpoint
 from di4c_cli.training.checkpoint import CheckpointedObjects, Progress
 from di4c_cli.training.ema import Ema
 from di4c_cli.training.metrics import MetricsFile, MetricsRow, StepMetrics, finite_or_none
+from di4c_cli.training.movement import MovementCheck
 from di4c_cli.training.optimizer import build_optimizer, learning_rate, part_settings
 from di4c_cli.training.plan import make_batch_plan
 from di4c_cli.training.processes import Stopped, StopRequest
@@ -67,6 +68,7 @@ class TrainingLoop:
         self._names: list[list[str]] = [[] for _ in parts]
         self._updates = method.updates
         self._detector = method.collapse_detector()
+        self._movement = self._movement_check()
 
     @property
     def network(self) -> torch.nn.Module:
@@ -85,6 +87,7 @@ class TrainingLoop:
             stop = self.step()
             last = progress.step == settings.iterations
             if stop or last or progress.step % settings.checkpoint_every == 0:
+                self._check_movement(last)
                 self.save()
                 saved_at = progress.step
             if settings.sample_every and progress.step % settings.sample_every == 0:
@@ -98,6 +101,26 @@ class TrainingLoop:
                 )
             if progress.bad_in_a_row >= settings.max_bad_steps:
                 raise self._diagnosis(saved_at)
+
+    def _movement_check(self) -> MovementCheck | None:
+        """Of part 0 before its first step, also of a resumed run; DeepSpeed keeps its own copy of the weights."""
+        if self.accelerator.state.deepspeed_plugin is not None:
+            return None
+        names = {id(parameter): name for name, parameter in self.module.named_parameters()}
+        trained = [p for p in self.trained.inner_optimizer.param_groups[0]["params"] if p.requires_grad]
+        return MovementCheck(self.accelerator, [names.get(id(p), "a tensor") for p in trained], trained)
+
+    def _check_movement(self, last: bool) -> None:
+        """Once, as soon as every tensor can be judged, or at the end."""
+        training, progress = self.recipe.training, self.progress
+        steps, fastest = progress.step - progress.skipped, min(progress.step - 1, self.settings[0].warmup)
+        rate = learning_rate(self.settings[0], fastest, training.iterations)
+        if self._movement is None or not (last or self._movement.judges(steps, rate)):
+            return
+        warning = self._movement.check(self.trained.inner_optimizer, training.precision, steps, rate)
+        if warning and self.accelerator.is_main_process:
+            self.context.warn(warning)
+        self._movement = None
 
     def _sample(self) -> None:
         tensors = self.ema.tensors()  # gathers shards, so all processes take part

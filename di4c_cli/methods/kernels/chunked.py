@@ -157,7 +157,9 @@ class ChunkedLoss:
         """Gradients at the hidden states of the student at t and at its head."""
         hidden = self.student.hidden
         self.head.start()
-        out.hidden_grad = torch.zeros_like(hidden)
+        # the loss scale of fp16 training multiplies this gradient later, so float16 would round it to zero here
+        dtype = torch.float32 if hidden.dtype is torch.float16 else hidden.dtype
+        out.hidden_grad = torch.zeros_like(hidden, dtype=dtype)
         for chunk in chunks:
             if not chunk.keep_targets:
                 targets = self.targets(chunk)
@@ -166,7 +168,7 @@ class ChunkedLoss:
                 chunk.log_p, _ = self.student_log_probs(chunk)
             dz = self.at_logits(chunk)
             number, d = self.student_rows(chunk)
-            out.hidden_grad[number, d] = self.head.backward(hidden[number, d], d, dz).to(hidden.dtype)
+            out.hidden_grad[number, d] = self.head.backward(hidden[number, d], d, dz).to(dtype)
             chunk.log_p = chunk.shift = chunk.single = None
         out.head_grads = self.head.finish()
 
