@@ -10,22 +10,20 @@ from __future__ import annotations
 import sys
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
-from unittest import mock
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
 from torch.utils.flop_counter import flop_registry
 
-aten = torch.ops.aten
-DEVICE = "gpu"
+from tests.device.backend import ACTIVE, DEVICE, patches
+from tests.device.counts import Kernel, Memory, line, touched_bytes, widest
+
 WAITING = {
     "nonzero",
     "masked_select",
@@ -92,14 +90,14 @@ class PretendTensor(Tensor):
 
     def __init__(self, held: Tensor) -> None:
         self.held = held
-        if _ACTIVE:
-            _ACTIVE[-1].memory.hold(self)
+        if ACTIVE:
+            ACTIVE[-1].memory.hold(self)
 
     def __repr__(self, **_: object) -> str:  # type: ignore[override]
         return f"PretendTensor({tuple(self.shape)}, {self.dtype})"
 
     def tolist(self) -> Any:
-        _ACTIVE[-1].wait("tolist")
+        ACTIVE[-1].wait("tolist")
         return (self.held if self.held.device.type == "cpu" else torch.zeros(self.shape, dtype=self.dtype)).tolist()
 
     def numpy(self, **_: object) -> Any:
@@ -114,49 +112,7 @@ class PretendTensor(Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return _ACTIVE[-1].run(op, args, kwargs or {})
-
-
-_ACTIVE: list[Watch] = []
-
-
-@dataclass
-class Memory:
-    """Bytes of all storages that a pretend tensor holds, and their peak."""
-
-    now: int = 0
-    peak: int = 0
-    peak_line: str = ""
-    holders: dict[int, list[int]] = field(default_factory=dict)
-
-    def hold(self, tensor: PretendTensor) -> None:
-        """Count a tensor's storage until its last tensor is gone."""
-        storage = tensor.held.untyped_storage()
-        entry = self.holders.setdefault(storage._cdata, [0, storage.nbytes()])
-        if entry[0] == 0:
-            self.now += entry[1]
-            if self.now > self.peak:
-                self.peak, self.peak_line = self.now, line()
-        entry[0] += 1
-        weakref.finalize(tensor.held, self._release, storage._cdata)
-
-    def _release(self, key: int) -> None:
-        entry = self.holders[key]
-        entry[0] -= 1
-        if entry[0] == 0:
-            self.now -= entry[1]
-            del self.holders[key]
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """One launch: where, which operation, bytes read and written, floating-point operations, widest float type."""
-
-    line: str
-    name: str
-    bytes: int
-    flops: int
-    dtype: str
+        return ACTIVE[-1].run(op, args, kwargs or {})
 
 
 class Watch(TorchDispatchMode):
@@ -176,15 +132,15 @@ class Watch(TorchDispatchMode):
         self._stack = ExitStack()
 
     def __enter__(self) -> Watch:
-        _ACTIVE.append(self)
-        self._stack.enter_context(_patches())
+        ACTIVE.append(self)
+        self._stack.enter_context(patches())
         super().__enter__()
         return self
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
         self._stack.close()
-        _ACTIVE.pop()
+        ACTIVE.pop()
 
     def clear(self) -> None:
         """Forget what was counted; memory stays."""
@@ -192,170 +148,8 @@ class Watch(TorchDispatchMode):
             counts.clear()
         self.memory.peak = self.memory.now
 
-    def wait(self, name: str) -> None:
-        """Count a wait of the host for the device at the current line."""
-        self.waits[line(), name] += 1
-
-    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return self.run(op, args, kwargs or {})
-
-    def run(self, op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        """One operation."""
-        name = op._schema.name.split("::")[1]
-        tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
-        ours = [x for x in tensors if isinstance(x, PretendTensor)]
-        goal = kwargs.get("device")
-        here = bool(ours) if goal is None else torch.device(goal).type == DEVICE
-        if not ours and not here:
-            return op(*args, **kwargs)
-        if here and goal is not None:
-            kwargs = {**kwargs, "device": torch.device("cpu")}
-        if name in ("_to_copy", "copy_"):
-            result = self._transfer(name, args, kwargs, here)
-            if result is not None:
-                return result
-        else:
-            self._check_devices(name, args, tensors)
-        if name in WAITING or self._waits_for_indices(name, args):
-            self.wait(name)
-        out = self._call(op, name, args, kwargs, here)
-        if name not in FREE:
-            self._count(op, name, args, kwargs, ours, out)
-        return out
-
-    def _transfer(self, name: str, args: Any, kwargs: dict[str, Any], here: bool) -> Any:
-        """Copies between devices wait unless they are asked not to; None for a copy on one device."""
-        source = args[1] if name == "copy_" else args[0]
-        arrives = isinstance(args[0], PretendTensor) if name == "copy_" else here
-        if isinstance(source, PretendTensor) == arrives:
-            return None
-        blocking = not (kwargs.get("non_blocking") or (name == "copy_" and len(args) > 2 and args[2]))
-        if blocking or not arrives:
-            self.wait("to the GPU" if arrives else "to the CPU")
-        if arrives:
-            self.copied[line()] += source.numel() * source.element_size()
-        if name == "copy_":
-            goal, given = held(args[0]), held(source)
-            if "meta" not in (goal.device.type, given.device.type):
-                goal.copy_(given)
-            return args[0]
-        return None
-
-    def _check_devices(self, name: str, args: Any, tensors: list[Tensor]) -> None:
-        """Raise where a tensor of the CPU meets one of the GPU; scalars and indices may lie on the CPU."""
-        checked = [args[0], *args[2:3]] if name in INDEXING else tensors
-        ours = [isinstance(x, PretendTensor) for x in checked if isinstance(x, Tensor) and x.dim() > 0]
-        if any(isinstance(x, PretendTensor) for x in tensors) and not all(ours):
-            raise RuntimeError(f"{line()}: {name} of tensors on the CPU and on the GPU")
-
     @staticmethod
-    def _waits_for_indices(name: str, args: Any) -> bool:
-        """Boolean indices and indices on the CPU make the host wait."""
-        if name not in INDEXING:
-            return False
-        given = [index for index in args[1] if index is not None]
-        return any(index.dtype in (torch.bool, torch.uint8) or not isinstance(index, PretendTensor) for index in given)
-
-    def _count(
-        self, op: Any, name: str, args: Any, kwargs: dict[str, Any], ours: list[PretendTensor], out: Any
-    ) -> None:
-        made = [x for x in tree_leaves(out) if isinstance(x, PretendTensor)]
-        touched = [*ours, *made]
-        flops = 0
-        if op._overloadpacket in flop_registry:
-            bare = tree_map(held, (args, kwargs, out))
-            flops = flop_registry[op._overloadpacket](*bare[0], **bare[1], out_val=bare[2])
-        self.kernels.append(Kernel(line(), name, sum(map(_bytes, touched)), flops, _widest(touched)))
-        if args and isinstance(args[0], (list, tuple)) and name.startswith(("_foreach", "_fused")):
-            more = (len(args[0]) - 1) // TENSORS_PER_LAUNCH
-            self.kernels += [Kernel(line(), name, 0, 0, "f32")] * more
-
-    def _call(self, op: Any, name: str, args: Any, kwargs: dict[str, Any], here: bool) -> Any:
-        bare, options = tree_map(held, args), tree_map(held, kwargs)
-        if any(x.device.type == "meta" for x in tree_leaves((bare, options)) if isinstance(x, Tensor)):
-            return self._call_on_shapes(op, name, (args, bare), options, here)
-        own = {id(x.held): x for x in tree_leaves((args, kwargs)) if isinstance(x, PretendTensor)}
-
-        def landed(x: Any) -> Any:
-            if not isinstance(x, Tensor):
-                return x
-            if id(x) in own:
-                return own[id(x)]
-            return PretendTensor(x) if here else x
-
-        return tree_map(landed, op(*bare, **options))
-
-    def _call_on_shapes(self, op: Any, name: str, args: tuple[Any, Any], options: dict[str, Any], here: bool) -> Any:
-        """An operation on tensors without numbers; integer results are zeros."""
-        given, bare = args
-        if name == "_local_scalar_dense":
-            return 1.0 if bare[0].is_floating_point() else 0
-        if options.get("device") is not None:
-            options = {**options, "device": torch.device("meta")}
-        if name in INDEXING:
-            bare = (bare[0], _integer_indices(bare[1]), *bare[2:])
-        goal = given[0] if name.endswith("_") and not name.endswith("__") else None
-        if isinstance(goal, list):  # foreach and fused operations of optimizers
-            return None
-        if goal is not None:
-            if held(goal).device.type == "meta":
-                op(*tree_map(_shape, bare), **tree_map(_shape, options))
-            return goal
-
-        def landed(x: Any) -> Any:
-            if not isinstance(x, Tensor):
-                return x
-            if not x.is_floating_point():
-                x = torch.zeros(x.shape, dtype=x.dtype)
-            return PretendTensor(x) if here else x
-
-        return tree_map(landed, op(*tree_map(_shape, bare), **tree_map(_shape, options)))
-
-
-def held(x: Any) -> Any:
-    """What a pretend tensor holds; anything else unchanged."""
-    return x.held if isinstance(x, PretendTensor) else x
-
-
-def on_gpu(module: nn.Module) -> nn.Module:
-    """A module with its parameters and buffers on the pretend GPU, also if they have no numbers."""
-    for part in module.modules():
-        for name, parameter in part._parameters.items():
-            if parameter is not None:
-                part._parameters[name] = nn.Parameter(PretendTensor(parameter.detach()), parameter.requires_grad)
-        for name, buffer in part._buffers.items():
-            if buffer is not None:
-                part._buffers[name] = PretendTensor(buffer)
-    return module
-
-
-def line() -> str:
-    """The innermost line of the package on the stack."""
-    frame: Any = sys._getframe(1)
-    while frame is not None and "/di4c_cli/" not in frame.f_code.co_filename:
-        frame = frame.f_back
-    if frame is None:
-        return "autograd or optimizer"
-    return f"{frame.f_code.co_filename.rpartition('/di4c_cli/')[2]}:{frame.f_lineno}"
-
-
-def _bytes(x: Tensor) -> int:
-    """Bytes of memory behind a tensor; expanded dimensions count once."""
-    count = 1
-    for size, stride in zip(x.shape, x.stride()):
-        count *= size if stride else 1
-    return count * x.element_size()
-
-
-def _widest(tensors: list[PretendTensor]) -> str:
-    kinds = {x.dtype for x in tensors if x.is_floating_point()}
-    for dtype, name in ((torch.float64, "f64"), (torch.float32, "f32")):
-        if dtype in kinds:
-            return name
-    return "bf16" if kinds else "int"
-
-
-def _shape(x: Any) -> Any:
+    def _shape(x: Any) -> Any:
     return x.to("meta") if isinstance(x, Tensor) and x.device.type != "meta" else x
 
 
@@ -364,96 +158,3 @@ def _integer_indices(indices: list[Tensor | None]) -> list[Tensor | None]:
     for index in indices:
         out += list(index.nonzero(as_tuple=True)) if index is not None and index.dtype == torch.bool else [index]
     return out
-
-
-@contextmanager
-def _patches() -> Iterator[None]:
-    """What a real backend does in C++: tensors from Python data, attention kernels, parameters that move."""
-    swap = torch.__future__.get_swap_module_params_on_conversion()
-    torch.__future__.set_swap_module_params_on_conversion(True)
-    with (
-        mock.patch.object(torch, "tensor", _from_data(torch.tensor)),
-        mock.patch.object(torch, "as_tensor", _from_data(torch.as_tensor)),
-        mock.patch.object(torch, "clear_autocast_cache", _CASTS.clear),
-        mock.patch.object(F, "scaled_dot_product_attention", _attention(F.scaled_dot_product_attention)),
-    ):
-        try:
-            yield
-        finally:
-            torch.__future__.set_swap_module_params_on_conversion(swap)
-            _CASTS.clear()
-
-
-def _from_data(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    def tensor(data: Any, *args: Any, device: Any = None, **options: Any) -> Tensor:
-        if device is None or torch.device(device).type != DEVICE:
-            return make(data, *args, device=device, **options)
-        return make(data, *args, **options).to(device)
-
-    return tensor
-
-
-def _attention(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    def attention(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
-        if q.device.type != DEVICE:
-            return original(q, k, v, **options)
-        if torch.is_autocast_enabled(DEVICE):
-            q, k, v = (x.to(torch.get_autocast_dtype(DEVICE)) for x in (q, k, v))
-        if any(x.stride(-1) != 1 for x in (q, k, v)):  # CUDA's fused kernels refuse these too
-            _ACTIVE[-1].unfused[line()] += 1
-            return aten._scaled_dot_product_attention_math(q, k, v)[0]  # type: ignore[no-any-return]
-        return aten._scaled_dot_product_flash_attention_for_cpu(q, k, v)[0]  # type: ignore[no-any-return]
-
-    return attention
-
-
-# Autocast of the pretend device: torch's rules for CUDA, as far as the package uses them.
-_LIBRARY = torch.library.Library("aten", "IMPL")
-_FALLBACK = torch.library.Library("_", "IMPL")
-_AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)
-_NARROW = ["linear", "mm", "addmm", "bmm", "baddbmm", "matmul", "conv1d", "conv2d", "einsum"]
-_WIDE = ["exp", "log", "log_softmax.int", "softmax.int", "logsumexp", "cumsum", "sum", "sum.dim_IntList", "layer_norm"]
-_WIDE += ["group_norm", "pow.Tensor_Scalar", "log1p", "prod"]
-_CASTS: dict[int, tuple[Tensor, Tensor]] = {}
-"""Converted weights, as in torch's cache of autocast."""
-
-
-def _narrowed(x: Any) -> Any:
-    dtype = torch.get_autocast_dtype(DEVICE)
-    if not (isinstance(x, PretendTensor) and x.dtype in (torch.float32, torch.float16, torch.bfloat16)):
-        return x
-    if x.dtype == dtype:
-        return x
-    cacheable = x.is_leaf and x.requires_grad and not x._is_view() and torch.is_autocast_cache_enabled()
-    if cacheable and id(x) in _CASTS:
-        return _CASTS[id(x)][1]
-    _ACTIVE[-1].cast[line()] += x.numel() * 6
-    with torch.enable_grad() if cacheable else nullcontext():
-        converted = x.to(dtype)
-    if cacheable:
-        _CASTS[id(x)] = (x, converted)
-    return converted
-
-
-def _widened(x: Any) -> Any:
-    return x.float() if isinstance(x, PretendTensor) and x.dtype in (torch.float16, torch.bfloat16) else x
-
-
-def _converting(op: Any, convert: Callable[[Any], Any]) -> Callable[..., Any]:
-    def run(*args: Any, **options: Any) -> Any:
-        with torch._C._ExcludeDispatchKeyGuard(_AUTOCAST):
-            return op(*tree_map(convert, args), **tree_map(convert, options))
-
-    return run
-
-
-def _operation(name: str) -> Any:
-    packet, _, overload = name.partition(".")
-    return getattr(getattr(aten, packet), overload or "default")
-
-
-for _name in _NARROW:
-    _LIBRARY.impl(_name, _converting(_operation(_name), _narrowed), "AutocastPrivateUse1")
-for _name in _WIDE:
-    _LIBRARY.impl(_name, _converting(_operation(_name), _widened), "AutocastPrivateUse1")
-_FALLBACK.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")

@@ -20,7 +20,8 @@ from di4c_cli.teacher.registry import published_config
 from di4c_cli.training.ema import Ema
 from di4c_cli.training.optimizer import build_optimizer, part_settings
 from di4c_cli.training.student_init import build_method, method_on_meta, new_student, student_config
-from tests.device.pretend import DEVICE, PretendTensor, Watch, held, on_gpu
+from tests.device.backend import DEVICE
+from tests.device.pretend import PretendTensor, Watch, held, on_gpu
 
 GPU_BYTES = 80 << 30
 """Memory of the GPU that published steps pretend to have."""
