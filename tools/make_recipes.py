@@ -23,7 +23,7 @@ from pydantic_core import PydanticUndefined
 from di4c_cli import recipe_file
 from di4c_cli.methods import METHODS
 from di4c_cli.recipe import Recipe
-from di4c_cli.tasks.config import PretrainConfig
+from di4c_cli.training.pretrain_config import PretrainConfig
 from di4c_cli.training.sweep_recipe import Sweep
 
 PAGE = Path(__file__).parents[1] / "docs" / "recipes.md"
