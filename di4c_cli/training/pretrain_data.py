@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -12,7 +11,7 @@ from torch import Tensor
 
 from di4c_cli import files
 from di4c_cli.codec.text import END_OF_TEXT, Text, read_tokenizer
-from di4c_cli.data import cache, cifar, images, text
+from di4c_cli.data import cache, cifar, images, text, tokens
 from di4c_cli.data.items import Items, TensorItems, check_items
 from di4c_cli.data.source import find_items
 from di4c_cli.data.tokens import MASK_TOKEN, PackedItems
@@ -100,8 +99,7 @@ class Selected:
 def open_data(recipe: PretrainConfig, model: Model) -> tuple[Items, Items]:
     """The training data and the held-out data for a model of which only the sizes matter."""
     if recipe.data == "embedded":
-        if recipe.task is None:
-            raise UserError(f"The recipe {recipe.name} names no data.", NAME_DATA)
+        assert recipe.task is not None
         data, where = get_task(recipe.task).data, f"embedded {recipe.task}"
         shape = tuple(recipe.codec["shape"]) if recipe.codec.get("type") == "pixels" else None
         train: Items = TensorItems(data.train, data.train_label, shape, where)
@@ -110,9 +108,13 @@ def open_data(recipe: PretrainConfig, model: Model) -> tuple[Items, Items]:
         train = _find(recipe.data, model)
         if recipe.held_out is not None:
             held_out = _find(recipe.held_out, model)
+        elif isinstance(train, PackedItems):
+            codec = model.codec
+            separator = codec.tokenizer.token_to_id(END_OF_TEXT) if isinstance(codec, Text) else None
+            train, held_out = split(train, separator, recipe.held_out_share)
         else:
-            train, held_out = split(train, model, recipe.held_out_share)
-        if isinstance(train, PackedItems):
+            train, held_out = select(train, recipe.held_out_share)
+        if isinstance(train, PackedItems) and Path(recipe.data).suffix not in tokens.SUFFIXES:
             train = PackedItems(train.ids, train.length, train.where, train.frame, WINDOWS_PER_LENGTH)
     for items in (train, held_out):
         if not len(items):
@@ -133,24 +135,23 @@ def _find(name: str, model: Model) -> Items:
     return items
 
 
-def split(items: Items, model: Model, share: float) -> tuple[Items, Items]:
-    """Hold out every n-th document or image; of text with fewer than n documents, the end."""
-    every = round(1 / share)
-    if not isinstance(items, PackedItems):
-        last = every - 1
-        number = range(len(items))
-        train, rest = ([i for i in number if (i % every == last) is chosen] for chosen in (False, True))
-        return Selected(items, train), Selected(items, rest)
-    ids = np.asarray(items.ids)
-    separator = cast(Text, model.codec).tokenizer.token_to_id(END_OF_TEXT)
+def select(items: Items, share: float) -> tuple[Selected, Selected]:
+    """Hold out every n-th item."""
+    every, number = round(1 / share), range(len(items))
+    train, rest = ([i for i in number if (i % every == every - 1) is chosen] for chosen in (False, True))
+    return Selected(items, train), Selected(items, rest)
+
+
+def split(items: PackedItems, separator: int | None, share: float) -> tuple[PackedItems, PackedItems]:
+    """Hold out every n-th document; of fewer than n documents, the end of the text."""
+    ids, every = np.asarray(items.ids), round(1 / share)
     ends = np.flatnonzero(ids == separator) if separator is not None else np.zeros(0, int)
     if len(ends) < every:
         chosen = np.arange(len(ids)) >= len(ids) - int(len(ids) * share)
     else:
-        document = np.searchsorted(ends, np.arange(len(ids)))
-        chosen = document % every == every - 1
-    parts = [PackedItems(ids[mask], items.length, items.where, items.frame) for mask in (~chosen, chosen)]
-    return parts[0], parts[1]
+        chosen = np.searchsorted(ends, np.arange(len(ids))) % every == every - 1
+    train, rest = (PackedItems(ids[mask], items.length, items.where, items.frame) for mask in (~chosen, chosen))
+    return train, rest
 
 
 def all_symbols(items: Items) -> int:
