@@ -73,10 +73,10 @@ def distill(
     elif launched() or (processes in (None, 1) and accelerate_config is None):
         _run(resolved, folder, device, force, as_json)
     else:
-        raise typer.Exit(_launch(accelerate_config, processes, device))
+        raise typer.Exit(launch_processes(accelerate_config, processes, device))
 
 
-def _launch(config: str | None, processes: int | None, device: str | None) -> int:
+def launch_processes(config: str | None, processes: int | None, device: str | None) -> int:
     """The same command in several processes; their environment tells them that they were launched."""
     if config is not None:
         return launch_with_accelerate(accelerate_preset(config), processes, sys.argv[1:])
@@ -123,18 +123,18 @@ def _run(recipe: Recipe, out: Path, device: str | None, force: bool, as_json: bo
         return
     folder, figures = outcome.folder, summary(outcome.folder.metrics)
     if as_json:
-        emit_json({"student": str(folder.student), "already_finished": outcome.already_finished, **figures})
+        emit_json({"student": str(folder.model), "already_finished": outcome.already_finished, **figures})
     if outcome.already_finished:
-        say(f"This run is finished already; its student is in {folder.student}.")
+        say(f"This run is finished already; its student is in {folder.model}.")
     else:
         skipped = f", {figures['skipped']} skipped" if figures["skipped"] else ""
         say(f"{figures['steps']} steps in {duration(figures['seconds'])}{skipped}. Means of the last tenth:")
         say("  " + ", ".join(f"{name} {figures[name]:.4g}" for name in recipe.method.live_metrics if name in figures))
-        say(f"Student: {folder.student}")
+        say(f"Student: {folder.model}")
         say(f"Curves:  {folder.curves}")
     say("Next:")
-    say("  " + command_line("di4c", "sample", "--student", folder.student, "--steps", 4))
-    say("  " + command_line("di4c", "eval", "--student", folder.student))
+    say("  " + command_line("di4c", "sample", "--student", folder.model, "--steps", 4))
+    say("  " + command_line("di4c", "eval", "--student", folder.model))
 
 
 def _preview(recipe: Recipe, out: Path, processes: int, device: str | None, as_json: bool) -> None:

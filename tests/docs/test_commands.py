@@ -53,7 +53,7 @@ SHORT = {
     "eval": ["-n", "20", "--steps", "1"],
     "sweep": ["--iterations", "1", "--samples", "20", "--set", "training.batch=2", "--set", "evaluation.steps=[1]"],
     "bench-latency": ["--steps", "1", "--batch-size", "1", "--warmup", "1"],
-    "pretrain": ["--iterations", "1"],
+    "pretrain": ["--iterations", "1", "--batch", "2"],
 }
 """Appended flags; of a flag given twice the last counts."""
 TOOLS = re.compile(r"python (?:-m )?((?:tools|benchmarks)[./]\S+)(.*)")
@@ -94,6 +94,10 @@ def lay_out(judge: Path) -> None:
     torch.jit.script(Scan()).save("inception.pt")
     images = np.random.default_rng(0).integers(0, 24, size=(30, 8, 8, 3)).astype(np.uint8)
     np.savez("cifar10-train.npz", images=images)
+    for part in ("train", "held-out"):
+        Path("corpus", part).mkdir(parents=True)
+        Path("corpus", part, "sea.txt").write_text("the sea and the land and the wind over the sea\n" * 200)
+    shutil.copy("corpus/train/sea.txt", "corpus.txt")
     Path("data/cifar10").mkdir(parents=True)
     for number, image in enumerate(images):
         Image.fromarray(image).save(f"data/cifar10/{number}.png")

@@ -185,7 +185,7 @@ def test_run_reads_the_weights_that_were_asked_for(
         asked.append(options.get("weights"))
         raise UserError("far enough")
 
-    monkeypatch.setattr("di4c_cli.training.run.load", load)
+    monkeypatch.setattr("di4c_cli.training.from_teacher.load", load)
     with pytest.raises(UserError, match="far enough"):
         distill(small_recipe(teacher, init_weights=said), tmp_path / "run", RunOptions())
     assert asked == [said]
