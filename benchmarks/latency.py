@@ -18,7 +18,8 @@ from benchmarks import textbook
 from di4c_cli.bench.latency import machine, measure, paired_ratio
 from di4c_cli.bench.pairs import ModelPair, Side, published_shape, random_pair, real_pair
 from di4c_cli.cli.bench_latency import announce, show
-from di4c_cli.cli.console import emit_json, guarded, progress
+from di4c_cli.cli.console import emit_json, progress
+from di4c_cli.cli.guard import guarded
 from di4c_cli.model import load
 
 

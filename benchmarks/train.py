@@ -27,8 +27,11 @@ from typing import Annotated, Any
 
 import typer
 
-from di4c_cli.cli.console import emit_json, guarded, show_table
+from di4c_cli import signals
+from di4c_cli.cli.console import emit_json, show_table
+from di4c_cli.cli.guard import guarded
 from di4c_cli.errors import Failure, UserError
+from di4c_cli.schema import MAX_BATCH, MAX_LATENTS, MAX_SEED, MAX_THREADS, MAX_WIDTH
 from di4c_cli.teacher.architectures import network_settings, process_settings
 
 SIDES = ("body", "dense", "ours", "step")
@@ -115,10 +118,11 @@ class Worker:
         self.results.append(self.ask("step"))
 
     def close(self) -> None:
-        """End the process by closing its input."""
+        """End the process, also in the middle of a step."""
         assert self.child.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self.child.stdin.close()
+        self.child.terminate()
         self.child.wait()
 
     def summary(self, warmup: int) -> dict[str, float]:
@@ -195,24 +199,25 @@ def show(name: str, result: dict[str, Any]) -> None:
 
 
 @guarded
+@signals.stoppable
 def main(
     shape: Annotated[str, typer.Option(help="Published network: sdtt, maskgit or tauldr.")] = "sdtt",
-    length: Annotated[int | None, typer.Option(min=1, help="Positions D (sdtt, maskgit).")] = None,
-    latents: Annotated[int | None, typer.Option(min=1, help="λ samples per data sample, L.")] = None,
-    batch: Annotated[int | None, typer.Option(min=1, help="Batch size B.")] = None,
-    depth: Annotated[int | None, typer.Option(min=1, help="Blocks of the network (sdtt, maskgit).")] = None,
-    width: Annotated[int | None, typer.Option(min=2, help="Hidden width (sdtt, maskgit).")] = None,
-    heads: Annotated[int | None, typer.Option(min=1, help="Attention heads (sdtt, maskgit).")] = None,
-    channels: Annotated[int | None, typer.Option(min=32, help="Channels of the U-Net (tauldr).")] = None,
-    symbols: Annotated[int | None, typer.Option(min=2, help="Vocabulary size S without the mask.")] = None,
+    length: Annotated[int | None, typer.Option(min=1, max=2**18, help="Positions D (sdtt, maskgit).")] = None,
+    latents: Annotated[int | None, typer.Option(min=1, max=MAX_LATENTS, help="λ samples per data sample, L.")] = None,
+    batch: Annotated[int | None, typer.Option(min=1, max=MAX_BATCH, help="Batch size B.")] = None,
+    depth: Annotated[int | None, typer.Option(min=1, max=1024, help="Blocks of the network (sdtt, maskgit).")] = None,
+    width: Annotated[int | None, typer.Option(min=2, max=MAX_WIDTH, help="Hidden width (sdtt, maskgit).")] = None,
+    heads: Annotated[int | None, typer.Option(min=1, max=1024, help="Attention heads (sdtt, maskgit).")] = None,
+    channels: Annotated[int | None, typer.Option(min=32, max=MAX_WIDTH, help="Channels of the U-Net (tauldr).")] = None,
+    symbols: Annotated[int | None, typer.Option(min=2, max=2**20, help="Vocabulary size S without the mask.")] = None,
     masked: Annotated[float | None, typer.Option(min=0, max=1, help="Share of masked positions.")] = None,
-    runs: Annotated[int, typer.Option(min=1, help="Timed steps of each side.")] = 5,
-    warmup: Annotated[int, typer.Option(min=0, help="Untimed steps of each side before them.")] = 1,
+    runs: Annotated[int, typer.Option(min=1, max=1000000, help="Timed steps of each side.")] = 5,
+    warmup: Annotated[int, typer.Option(min=0, max=1000000, help="Untimed steps of each side before them.")] = 1,
     sides: Annotated[str, typer.Option(help="Any of body, dense, ours, step.")] = "body,dense,ours",
-    chunk_mb: Annotated[float | None, typer.Option(min=0.01, help="Memory of a chunk of logits.")] = None,
-    cache_mb: Annotated[float | None, typer.Option(min=0, help="Memory kept for the backward pass.")] = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; default: all.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of weights and data.")] = 0,
+    chunk_mb: Annotated[float | None, typer.Option(min=0.01, max=1e6, help="Memory of a chunk of logits.")] = None,
+    cache_mb: Annotated[float | None, typer.Option(min=0, max=1e6, help="Memory kept for the backward pass.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, max=MAX_THREADS, help="CPU threads; default: all.")] = None,
+    seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Seed of weights and data.")] = 0,
 ) -> None:
     """Measure what the loss costs beside the networks: networks alone, the readable dense loss, and ours."""
     network = {"length": length, "depth": depth, "width": width, "heads": heads, "channels": channels}
@@ -227,4 +232,5 @@ def main(
 
 
 if __name__ == "__main__":
+    signals.install()
     typer.run(main)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import resource
 import sys
 import time
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from benchmarks.train import TrainingShape
 from di4c_cli.denoiser import Denoiser
 from di4c_cli.errors import UserError
 from di4c_cli.latent.prior import LatentPrior
-from di4c_cli.memory import peak_memory, reset_peak_memory
+from di4c_cli.memory import peak_memory, physical_memory, reset_peak_memory
 from di4c_cli.methods.base import flat_latents, repeat, repeat_label
 from di4c_cli.methods.di4c import Di4C, dense_loss
 from di4c_cli.methods.di4c_config import Di4CConfig, StepConfig
@@ -141,6 +142,8 @@ def timed(side: Body) -> dict[str, float]:
 
 def serve() -> None:
     """Read a side and a shape from the first line of stdin, then make one step per line until it closes."""
+    memory = physical_memory()
+    resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))  # sizes that cannot fit end here, not the machine
     first = json.loads(sys.stdin.readline())
     shape = TrainingShape(**first["shape"])
     if shape.threads:

@@ -13,6 +13,7 @@ from di4c_cli.config import ModelConfig
 from di4c_cli.hub import is_id
 from di4c_cli.latent.config import LatentConfig
 from di4c_cli.methods import DEFAULT_METHOD, METHODS
+from di4c_cli.printable import markdown, printable
 
 IMAGE_GENERATION = "unconditional-image-generation"
 PIPELINE_TAGS = {"text": "text-generation", "pixels": IMAGE_GENERATION, "vq": IMAGE_GENERATION}
@@ -53,10 +54,10 @@ def model_card(config: ModelConfig, metrics: Mapping[str, Any] | None = None, re
     `digest` is the hash of the weights, which identifies the model in the result.
     """
     figures = figures_of(metrics, digest)
-    header = yaml.safe_dump(header_of(config, figures), sort_keys=False, allow_unicode=True)
+    header = yaml.safe_dump(header_of(config, figures), sort_keys=False)
     return TEMPLATE.format(
         header=header,
-        name=_plain(config.name),
+        name=markdown(config.name),
         summary=_summary(config),
         ref=ref,
         steps=config.sampling.steps,
@@ -70,7 +71,7 @@ def header_of(config: ModelConfig, figures: list[dict[str, Any]]) -> dict[str, A
     root = _root(config)
     task = PIPELINE_TAGS.get(str(config.codec.get("type")))
     base = _base_model(config, root)
-    data = str(config.provenance.get("data") or "")
+    data = printable(config.provenance.get("data") or "", 200)
     header: dict[str, Any] = {"library_name": "di4c", "license": _licence(root)}
     if task is not None:
         header["pipeline_tag"] = task
@@ -83,7 +84,7 @@ def header_of(config: ModelConfig, figures: list[dict[str, Any]]) -> dict[str, A
         header["metrics"] = list(dict.fromkeys(figure["type"] for figure in figures))
         dataset = {"name": data or "see the results file", "type": data if is_id(data) else "other"}
         result = {"task": {"type": task or "other"}, "dataset": dataset, "metrics": figures}
-        header["model-index"] = [{"name": config.name, "results": [result]}]
+        header["model-index"] = [{"name": printable(config.name, 200), "results": [result]}]
     return header
 
 
@@ -92,7 +93,7 @@ def figures_of(metrics: Mapping[str, Any] | None, digest: str) -> list[dict[str,
     rows = rows_of(metrics or {}, digest)
     cells = [cell for cell in (metrics or {}).get("cells", []) if cell.get("row") in rows]
     return [
-        {"type": name, "value": figure["value"], "name": f"{name} at {_setting(cell)}"}
+        {"type": printable(name, 80), "value": figure["value"], "name": printable(f"{name} at {_setting(cell)}", 200)}
         for cell in cells
         for name, figure in cell.get("figures", {}).items()
     ]
@@ -109,13 +110,13 @@ def _setting(cell: Mapping[str, Any]) -> str:
     column, hybrid = str(cell.get("column") or ""), (cell.get("settings") or {}).get("hybrid")
     parts = [column, "" if "step" in column else f"{cell.get('steps')} steps"]
     parts += [f"last {hybrid} by the teacher" if hybrid else "", f"n = {cell.get('n')}"]
-    return _plain(", ".join(part for part in [*parts, f"seed {cell.get('seed')}"] if part))
+    return ", ".join(part for part in [*parts, f"seed {cell.get('seed')}"] if part)
 
 
 def _figure_section(figures: list[dict[str, Any]]) -> str:
     if not figures:
         return ""
-    lines = [f"| {_plain(figure['name'])} | {figure['value']:.6g} |" for figure in figures]
+    lines = [f"| {markdown(figure['name'])} | {figure['value']:.6g} |" for figure in figures]
     return "\n".join(["## Figures", "", "| metric | value |", "|---|---|", *lines, "", ""])
 
 
@@ -123,7 +124,7 @@ def _summary(config: ModelConfig) -> str:
     if config.kind == "teacher":
         return f"A discrete diffusion model, written by di4c {__version__} as a teacher for few-step students."
     known = config.provenance
-    teacher = _plain(known.get("teacher") or known.get("format", "an unknown teacher"))
+    teacher = printable(known.get("teacher") or known.get("format", "an unknown teacher"), 200).replace("`", "'")
     return (
         f"A few-step student of `{teacher}`: a mixture over a latent λ that captures correlations between "
         f"positions, trained by {_training(config)}."
@@ -196,12 +197,7 @@ def _provenance(config: ModelConfig) -> list[tuple[str, str]]:
 
 
 def _table(rows: list[tuple[str, str]]) -> str:
-    return "\n".join(["| | |", "|---|---|", *(f"| {key} | {_plain(value)} |" for key, value in rows)])
-
-
-def _plain(value: Any) -> str:
-    """A short text without characters that could break the page's layout."""
-    return re.sub(r"[|`\r\n<>]", " ", str(value))[:200]
+    return "\n".join(["| | |", "|---|---|", *(f"| {key} | {markdown(value)} |" for key, value in rows)])
 
 
 def _latent(latent: LatentConfig) -> str:

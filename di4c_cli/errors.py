@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from di4c_cli.printable import printable
+
+SENTENCE_LIMIT = 2000
+"""Characters of an error; a foreign name inside it may be of any length."""
+
 
 class Di4cError(Exception):
     """A problem in one sentence; `hint` is the next thing to do."""
@@ -9,9 +14,9 @@ class Di4cError(Exception):
     exit_code = 1
 
     def __init__(self, message: str, hint: str = "") -> None:
-        super().__init__(message if not hint else f"{message} {hint}")
-        self.message = message
-        self.hint = hint
+        self.message = printable(message, SENTENCE_LIMIT)
+        self.hint = printable(hint, SENTENCE_LIMIT)
+        super().__init__(f"{self.message} {self.hint}" if hint else self.message)
 
 
 class UserError(Di4cError):

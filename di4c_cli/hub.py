@@ -10,11 +10,13 @@ import re
 import sys
 import time
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from di4c_cli.errors import Di4cError, Failure, UserError
+from di4c_cli.files import real_path
+from di4c_cli.hub_limits import limit_client
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 REVISION_NAME = re.compile(r"[A-Za-z0-9][\w./-]{0,199}")
@@ -26,13 +28,15 @@ RETRIED_STATUSES = (429, 500, 502, 503, 504)
 Result = TypeVar("Result")
 
 
+@lru_cache(maxsize=1)
 def client() -> Any:
-    """The Hub's client."""
+    """The Hub's client, with limits on what an endpoint can do to it."""
     # imported when first needed: `--help` must not wait for it
     import huggingface_hub.constants
     import huggingface_hub.errors
     import huggingface_hub.utils
 
+    limit_client(huggingface_hub)
     return huggingface_hub
 
 
@@ -104,6 +108,12 @@ class Fetcher:
                 raise
             self.offline = True
 
+    def reachable(self, name: str) -> bool:
+        """Whether the Hub answers; if it does not, a cached file allows to go on without it."""
+        if not self.offline and not client().constants.HF_HUB_OFFLINE:
+            self._probe(name)
+        return not self.offline
+
     @property
     def origin(self) -> dict[str, Any]:
         """The source of the fetched files, for a model's provenance."""
@@ -117,7 +127,7 @@ def damage_or(error: UserError, files: list[Path]) -> Di4cError:
     The client caches large files under their SHA-256, which reveals damage.
     """
     for path in files:
-        blob = path.resolve()
+        blob = real_path(path)
         if re.fullmatch(r"[0-9a-f]{64}", blob.name) and blob.is_file() and _sha256(blob) != blob.name:
             blob.unlink()
             path.unlink(missing_ok=True)
@@ -149,14 +159,31 @@ def upload(repo: str, files: dict[str, Path | bytes], private: bool, revision: s
         hint = "Make it private in its settings on the Hub, choose another name, or leave --private out."
         raise UserError(f"{repo} exists already and is public.", hint)
 
-    def call() -> str:
+    added = [add(name, str(f) if isinstance(f, Path) else f) for name, f in files.items()]
+
+    def call() -> Any:
         if branch is not None:
             api.create_branch(repo, branch=branch, exist_ok=True)
-        added = [add(name, str(f) if isinstance(f, Path) else f) for name, f in files.items()]
-        commit = api.create_commit(repo, added, commit_message=message, revision=branch)
-        return str(commit.commit_url)
+        return api.create_commit(repo, added, commit_message=message, revision=branch)
 
-    return attempt(call, repo)
+    commit = attempt(call, repo)
+    _check_commit(attempt(partial(api.repo_info, repo, revision=commit.oid, files_metadata=True), repo), added, repo)
+    return str(commit.commit_url)
+
+
+def _check_commit(info: Any, added: list[Any], repo: str) -> None:
+    """Raise `Failure` unless the commit holds the files: a server can accept a commit and ignore what is in it."""
+    stored = {file.rfilename: file for file in info.siblings or []}
+    for operation in added:
+        file, sent = stored.get(operation.path_in_repo), operation.upload_info
+        size, lfs = getattr(file, "size", None), getattr(file, "lfs", None)
+        wrong = size not in (None, sent.size) or (lfs is not None and lfs["sha256"] != sent.sha256.hex())
+        if file is None or wrong:
+            state = "lacks" if file is None else "has another content of"
+            raise Failure(
+                f"The Hub reports success, but {repo} {state} {operation.path_in_repo}.",
+                "Check the repository's rules for ignored files, and push again.",
+            )
 
 
 def attempt(call: Callable[[], Result], what: str, name: str = "") -> Result:
@@ -168,6 +195,8 @@ def attempt(call: Callable[[], Result], what: str, name: str = "") -> Result:
     for number in range(1, MAX_ATTEMPTS + 1):
         try:
             return call()
+        except Di4cError:
+            raise
         except Exception as error:  # the client's errors have no common ancestor
             explained = explain(error, what, name)
             if number == MAX_ATTEMPTS or not _passing(error):

@@ -15,12 +15,16 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from di4c_cli.config import FORMAT, ModelConfig
 from di4c_cli.errors import UserError
 from di4c_cli.foreign.structured import read_json
+from di4c_cli.memory import physical_memory
 
 MAX_CONFIG_BYTES = 2 * 2**20
 MAX_LENGTH = 2**18
-MAX_STEPS = 2**16
 MAX_LATENT_NUMBERS = 2**22
 MAX_PARAMETERS = 20_000_000_000
+MAX_PROCESSES_PER_CORE = 8
+"""With --oversubscribe."""
+BYTES_PER_HIDDEN_NUMBER = 12
+"""Hidden states of a batch, and the copies that a network call makes of them."""
 CHECK_CONFIG = "Check the model's config.json."
 CONVERT_AGAIN = "Fix the file or convert the model again."
 
@@ -132,10 +136,25 @@ def check(config: ModelConfig) -> None:
         problem = f"A length of {length} positions is beyond any model."
     elif latent and latent.inject == "local" and latent.dim * length > MAX_LATENT_NUMBERS:
         problem = f"λ with {latent.dim} numbers at every position is beyond any model."
-    elif config.sampling.steps > MAX_STEPS:
-        problem = f"{config.sampling.steps} sampling steps are beyond any use."
     if problem:
         raise UserError(problem, CHECK_CONFIG)
+
+
+def process_limit(devices: int, oversubscribe: bool = False) -> int:
+    """Most processes on so many CPU cores or GPUs."""
+    return devices * (MAX_PROCESSES_PER_CORE if oversubscribe else 1)
+
+
+def check_sampling_memory(samples: int, length: int, width: int) -> None:
+    """Reject a batch whose hidden states alone do not fit into the memory of this machine."""
+    need, have = samples * length * width * BYTES_PER_HIDDEN_NUMBER, physical_memory()
+    if need > have:
+        fits = max(1, have // (length * width * BYTES_PER_HIDDEN_NUMBER))
+        raise UserError(
+            f"A batch of {samples} samples needs about {need / 2**30:.0f} GB, and this machine has "
+            f"{have / 2**30:.0f} GB.",
+            f"Use --batch-size {fits} or less.",
+        )
 
 
 def check_vqgan(settings: dict[str, Any]) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from di4c_cli import hub
+from di4c_cli.files import real_path
 from di4c_cli.teacher import plugins, registry, safe
 
 COMMIT_HASH = re.compile(r"[0-9a-f]{40}")
@@ -46,7 +47,7 @@ def _from_run(name: str, folder: Path | None) -> TeacherRef | None:
     ref, weights = str(tree.get("teacher") or ""), tree.get("init_weights")
     options = {"weights": weights} if weights in ("ema", "live") else {}
     try:
-        same, here = name in (ref, Path(ref).resolve().name), Path(ref).exists()
+        same, here = name in (ref, real_path(Path(ref)).name), Path(ref).exists()
     except (OSError, ValueError):  # too long for a path, or with a NUL inside
         return None
     if not ref or not same:
@@ -63,7 +64,7 @@ def _recipe_of(folder: Path | None) -> dict[str, Any]:
     """The recipe of the run that holds `folder`, itself or as a round's student; empty without one."""
     if folder is None:
         return {}
-    here = folder.resolve()
+    here = real_path(folder)
     places = (here, here.parent, here.parent.parent if here.parent.name.startswith("round-") else here)
     return next((tree for place in places if (tree := safe.read_tree(place / "recipe.yaml"))), {})
 

@@ -61,6 +61,20 @@ def load_folder(folder: Path) -> tuple[ModelConfig, Denoiser, LoadReport]:
     return config, *assemble(config, read_tensors(path), str(path))
 
 
+def save_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[str, str] | None = None) -> None:
+    """Write a safetensors file; equal tensors and metadata give equal bytes."""
+    save_file(dict(tensors), path, dict(metadata or {}))
+    with path.open("r+b") as file:  # the library writes the metadata in any order
+        size = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(size))
+        if "__metadata__" in header:
+            header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+        text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+        if len(text) <= size:
+            file.seek(8)
+            file.write(text.ljust(size))
+
+
 def save_folder(
     folder: Path,
     config: ModelConfig,
@@ -79,11 +93,11 @@ def save_folder(
         settings = json.dumps(config.model_dump(mode="json"), indent=2, ensure_ascii=False)
         (part / "config.json").write_text(settings + "\n", encoding="utf-8")
         (part / "README.md").write_text(card, encoding="utf-8")
-        save_file(tensors, part / WEIGHTS_FILE, metadata)
+        save_tensors(tensors, part / WEIGHTS_FILE, metadata)
         if isinstance(codec, Path):
             shutil.copyfile(codec, part / codec.name)
         elif codec is not None:
-            save_file(dict(codec), part / str(config.codec["file"]))
+            save_tensors(codec, part / str(config.codec["file"]))
         # safetensors creates files that only their owner can read; others may read them as they read config.json
         for path in part.glob("*.safetensors"):
             shutil.copymode(part / "config.json", path)

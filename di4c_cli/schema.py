@@ -1,8 +1,23 @@
-"""The base class of every section of a recipe or of a result file."""
+"""The base class of every section of a recipe or of a result file, and the upper limits of numbers that users give.
+
+The limits are far beyond any use and are no recommendation; what a machine's memory allows is checked where the model
+is known (`di4c_cli.limits`).
+"""
 
 from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict
+
+MAX_STEPS = 2**16
+MAX_CORRECTOR_STEPS = 10_000
+MAX_SAMPLES = 10_000_000
+MAX_BATCH = 2**20
+MAX_REPEATS = 1000
+MAX_ITERATIONS = 10**9
+MAX_LATENTS = 2**14
+MAX_WIDTH = 2**14
+MAX_THREADS = 1024
+MAX_SEED = 2**63 - 1
 
 
 class Section(BaseModel):

@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 import torch
 
-from di4c_cli import model_folder
+from di4c_cli import limits, model_folder, recipe_file, schema
 from di4c_cli.build import assemble, build_denoiser
 from di4c_cli.codec.vq import build_vqgan_on_meta
 from di4c_cli.config import ModelConfig
 from di4c_cli.errors import UserError
+from di4c_cli.sampler.plan import check_ranges
+from tests.helpers.faults import call
 
 NETWORKS: dict[str, dict[str, Any]] = {
     "maskgit": {"symbols": 5, "length": 4, "width": 8, "depth": 2, "heads": 2, "mlp": 8},
@@ -76,7 +78,7 @@ def test_limits_handle_every_absurd_number(folder: Path, value: Any) -> None:
         ({"labels": 3}, "claims 3 labels"),
         ({"network.length": 2**19}, "beyond any model"),
         ({"network.length": 2**18, "latent": {"inject": "local", "dim": 4096}}, "4096 numbers at every position"),
-        ({"sampling.steps": 10**7}, "beyond any use"),
+        ({"sampling.steps": 10**7}, "sampling.steps: .*65536"),
         ({"network.type": "resnet"}, "unknown"),
         ({"process.type": "magic"}, "unknown"),
         ({"process.scheduel": "linear"}, "process settings are impossible"),
@@ -133,3 +135,68 @@ def test_limits_reject_a_strange_vqgan(key: str, value: Any, told: str) -> None:
     assert build_vqgan_on_meta({"type": "vqgan", **VQGAN}).resolution == 28
     with pytest.raises(UserError, match=told):
         build_vqgan_on_meta({"type": "vqgan", **VQGAN, key: value})
+
+
+def test_process_limit_follows_the_devices() -> None:
+    """32 processes on 32 cores, 8 on 8 GPUs; more per core only on request."""
+    assert limits.process_limit(32) == 32 and limits.process_limit(8) == 8
+    assert limits.process_limit(2, oversubscribe=True) == 16 and limits.process_limit(1) == 1
+
+
+def test_limits_allow_large_but_legitimate_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A million images, 50 000 samples, long runs of large batches, published sizes on a machine of 32 GB."""
+    assert schema.MAX_SAMPLES >= 1_000_000 and schema.MAX_STEPS >= 4096
+    for steps in (1, 1024, 4096):
+        check_ranges({"steps": steps, "corrector": 10, "tile": 256})
+    large = {"training.iterations": 10_000_000, "training.batch": 65536, "training.synthetic_pool": 1_000_000}
+    recipe_file.read("di4c/tiny-digits", large)
+    monkeypatch.setattr(limits, "physical_memory", lambda: 32 * 2**30)
+    limits.check_sampling_memory(512, 1024, 768)
+    limits.check_sampling_memory(4096, 256, 768)
+    with pytest.raises(UserError, match=r"needs about 18432 GB, and this machine has 32 GB.*--batch-size 1820"):
+        limits.check_sampling_memory(2**20, 2**11, 768)
+
+
+@pytest.mark.parametrize(
+    ("words", "limit"),
+    [
+        (["sample", "--steps", "10000000"], "65536"),
+        (["sample", "-n", "99999999999"], "10000000"),
+        (["sample", "--batch-size", "99999999999"], "1048576"),
+        (["sample", "--corrector", "99999999"], "10000"),
+        (["sample", "--tile", "99999999"], "4096"),
+        (["sample", "--seed", "9" * 30], "9223372036854775807"),
+        (["eval", "--steps", "1,10000000"], "65536"),
+        (["eval", "-n", "99999999999"], "10000000"),
+        (["eval", "--repeats", "99999999"], "1000"),
+        (["bench-latency", "--threads", "99999999"], "1024"),
+        (["distill", "--batch", "99999999999"], "1048576"),
+        (["distill", "--iterations", "99999999999"], "1000000000"),
+        (["distill", "--set", "method.encoder_width=99999999"], "16384"),
+        (["distill", "-r", "di4c/tiny-digits", "--set", "method.reference_steps=99999999"], "65536"),
+        (["distill", "--processes", "99999999"], "processes"),
+        (["distill", "--processes", "99999999", "--oversubscribe", "--dry-run"], "processes"),
+    ],
+)
+def test_commands_name_the_limit_of_a_number(words: list[str], limit: str, tmp_path: Path) -> None:
+    result = call(*words)
+    assert result.exit_code == 2 and limit in "".join(result.stderr.split("\n")), result.stderr
+
+
+def test_infill_counts_its_markers_before_it_makes_them() -> None:
+    from di4c_cli.codec import build
+    from di4c_cli.generate.prompt import infill
+
+    with pytest.raises(UserError, match="99999900 free positions but the model has 4"):
+        infill(build({"type": "none"}), "[MASK*999999]" * 100, 4, 5)
+
+
+def test_training_step_beyond_the_memory_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+    from di4c_cli.training import estimate
+
+    memory = estimate.Memory(weights=2**40, teacher=0, gradients=0, optimizer=0, ema=0, activations=0, loss_chunk=0)
+    with pytest.raises(UserError, match="needs about 1024 GB"):
+        monkeypatch.setattr(estimate, "physical_memory", lambda: 2**35)
+        estimate.check_memory(memory)
+    monkeypatch.setattr(estimate, "physical_memory", lambda: 2**41)
+    estimate.check_memory(memory)

@@ -22,7 +22,7 @@ def hook(event, arguments):
     if event in ("socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "socket.sendto"):
         print("CONNECTION", event, arguments[-1:], file=sys.stderr, flush=True)
 sys.addaudithook(hook)
-from di4c_cli.cli.app import main
+from di4c_cli.__main__ import main
 line = []
 for word in [*sys.argv[1:], "--"]:
     if word != "--":

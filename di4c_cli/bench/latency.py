@@ -25,6 +25,7 @@ from matplotlib.figure import Figure
 from di4c_cli import files
 from di4c_cli.bench.pairs import ModelPair, Side, sampling_side
 from di4c_cli.memory import peak_memory, reset_peak_memory
+from di4c_cli.printable import printable
 
 MIN_BATCHES = 10
 """Timed batches; fewer give no useful interval."""
@@ -192,9 +193,9 @@ def save_plot(results: list[dict[str, Any]], path: Path) -> None:
         axes.set_ylim(bottom=0)
         axes.set_ylabel(f"seconds per batch of {result['batch']}, decoding hatched", fontsize=8)
         over = result["overhead"]
-        title = f"{result['experiment']}, {result['settings']['steps']} steps"
+        title = f"{printable(result['experiment'], 50)}, {result['settings']['steps']} steps"
         interval = f"[{over['low']:.3f}, {over['high']:.3f}]"
-        axes.set_title(f"{title}\nstudent / teacher {over['ratio']:.3f} {interval}", fontsize=8)
+        axes.set_title(f"{title}\nstudent / teacher {over['ratio']:.3f} {interval}", fontsize=8, parse_math=False)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=150)
     files.write_bytes(path, buffer.getvalue())

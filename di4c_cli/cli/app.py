@@ -6,15 +6,36 @@ import logging
 import os
 import sys
 from importlib import import_module
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from di4c_cli import __version__
-from di4c_cli.cli.console import drop_output, guarded, settle_streams
+from di4c_cli.cli.console import emit
+from di4c_cli.cli.guard import edge
+from di4c_cli.signals import stoppable
+
+os.environ["MPLBACKEND"] = "agg"  # commands draw into files; matplotlib rejects an unknown value when it is imported
+
+
+class GuardedGroup(TyperGroup):
+    """All commands behind one guard; it sees every exception before Typer does."""
+
+    def make_context(self, *args: Any, **options: Any) -> Any:
+        """Parse the options of `di4c` itself."""
+        with edge():
+            return super().make_context(*args, **options)
+
+    def invoke(self, *args: Any, **options: Any) -> Any:
+        """Parse the options of a command and run it."""
+        with edge():
+            return super().invoke(*args, **options)
+
 
 app = typer.Typer(
     name="di4c",
+    cls=GuardedGroup,
     help="Distil a discrete diffusion model into a student that samples in a few steps.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -41,7 +62,7 @@ COMMANDS = [
 
 def _version(show: bool) -> None:
     if show:
-        print(f"di4c {__version__}")
+        emit(f"di4c {__version__}")
         raise typer.Exit()
 
 
@@ -69,37 +90,4 @@ for _name in COMMANDS:
     if isinstance(_command, typer.Typer):
         app.add_typer(_command, name=_name)
     else:
-        app.command(_name)(guarded(_command))
-
-
-def main() -> None:
-    """Console-script entry point."""
-    settle_streams()
-    # without a home directory matplotlib warns about its temporary folder
-    logging.getLogger("matplotlib").setLevel(logging.ERROR)
-    destination = _stdout_destination()
-    try:
-        app()
-    except SystemExit:
-        # a reader (`head`) that closed the pipe is no failure; Typer then wraps stdout, Rich redirects it
-        if type(sys.stdout).__name__ != "PacifyFlushWrapper" and _stdout_destination() == destination:
-            raise
-    finally:
-        _flush()
-
-
-def _stdout_destination() -> tuple[int, int] | None:
-    """Device and inode of stdout."""
-    try:
-        found = os.fstat(sys.stdout.fileno())
-    except (OSError, ValueError, AttributeError):  # closed, or not a file
-        return None
-    return found.st_dev, found.st_ino
-
-
-def _flush() -> None:
-    """Flush stdout; at exit the interpreter would print a traceback if the pipe is closed."""
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        drop_output()
+        app.command(_name)(stoppable(_command))

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from di4c_cli.cli.console import emit_json, progress, say, show_table
+from di4c_cli.cli.console import emit, emit_json, output_file, progress, say, show_table
 from di4c_cli.errors import UserError
+from di4c_cli.schema import MAX_BATCH, MAX_SAMPLES, MAX_THREADS
 
 if TYPE_CHECKING:
     from di4c_cli.bench.pairs import ModelPair
@@ -38,11 +39,14 @@ def bench_latency(
     ] = None,
     steps: Annotated[int | None, typer.Option(help="Sampling steps; default: those of the shape or model.")] = None,
     batch_size: Annotated[
-        int | None, typer.Option(min=1, help="Samples per batch; default: the paper's, 1 for a shape on a CPU.")
+        int | None,
+        typer.Option(min=1, max=MAX_BATCH, help="Samples per batch; default: the paper's, 1 for a shape on a CPU."),
     ] = None,
-    batches: Annotated[int, typer.Option(min=10, help="Timed batches of each side.")] = 10,
-    warmup: Annotated[int, typer.Option(min=1, help="Untimed batches of each side before them.")] = 2,
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; default: torch's choice.")] = None,
+    batches: Annotated[int, typer.Option(min=10, max=MAX_SAMPLES, help="Timed batches of each side.")] = 10,
+    warmup: Annotated[int, typer.Option(min=1, max=MAX_SAMPLES, help="Untimed batches of each side before them.")] = 2,
+    threads: Annotated[
+        int | None, typer.Option(min=1, max=MAX_THREADS, help="CPU threads; default: torch's choice.")
+    ] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or mps; default: cuda if there is one.")] = None,
     out: Annotated[Path, typer.Option(help="Where to write the plot, a .png file.")] = Path("latency.png"),
 ) -> None:
@@ -54,8 +58,7 @@ def bench_latency(
     from di4c_cli.sampler.plan import check_ranges
 
     check_ranges({"steps": steps})
-    if out.suffix != ".png":
-        raise UserError(f"{out} is not a .png file.", "Choose another --out.")
+    out = output_file(out, ".png")
     if threads is not None:
         torch.set_num_threads(threads)
     place = choose_device(device)
@@ -146,13 +149,13 @@ def show(results: list[dict[str, Any]]) -> None:
     header = ["Experiment", "# steps", "batch", "teacher (sec.)", "student (sec.)", "decoding"]
     show_table("Latency", header, rows)
     if any("paper" in r for r in results):
-        print("Mean ± standard deviation of the seconds per batch. In brackets: tab:latency of the paper, 10 batches.")
+        emit("Mean ± standard deviation of the seconds per batch. In brackets: tab:latency of the paper, 10 batches.")
     header = ["Experiment", "side", "weights", "p50 (s)", "p95 (s)", "decoding", "samples/s", "tokens/s", "peak MB"]
     show_table("All sides", header, figures)
     for r in results:
         for key in LATENCY_RATIOS:
             if key in r:
-                print(ratio_text(r, key))
+                emit(ratio_text(r, key))
 
 
 def _paper_row(result: dict[str, Any]) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from di4c_cli.cli.console import emit_json, show_table
+from di4c_cli.cli.console import emit, emit_json, show_table
 
 
 def compare(
@@ -33,8 +33,8 @@ def compare(
         rows.append([one.row, one.column, name, *values, interval, one.verdict])
     header = ["model", "sampling", "figure", "A", "B", "B - A", "95 % interval", "verdict"]
     show_table(f"A: {a}   B: {b}   ({left.protocol})", header, rows)
-    print("The interval of B - A takes A and B as independent: 1.96 times the root of their squared standard errors.")
+    emit("The interval of B - A takes A and B as independent: 1.96 times the root of their squared standard errors.")
     noise = sum(one.verdict == "within noise" for one in found)
     judged = sum(one.verdict in ("within noise", "B better", "B worse", "different") for one in found)
-    print(f"{noise} of {judged} differences are within noise.")
-    print(f"If nothing differed, about {judged * 0.05:.1f} of {judged} would still be outside by chance.")
+    emit(f"{noise} of {judged} differences are within noise.")
+    emit(f"If nothing differed, about {judged * 0.05:.1f} of {judged} would still be outside by chance.")

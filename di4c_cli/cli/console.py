@@ -2,97 +2,26 @@
 
 from __future__ import annotations
 
-import errno
-import functools
-import io
 import json
 import os
+import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, ParamSpec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import typer
+from di4c_cli.cli.guard import tell
+from di4c_cli.errors import SENTENCE_LIMIT, UserError
+from di4c_cli.printable import printable, visible
 
-from di4c_cli.errors import Di4cError, Failure
-
-Arguments = ParamSpec("Arguments")
-
-
-def fail(error: Di4cError) -> typer.Exit:
-    """Print an error and return the exit to raise; an error without words was printed by another process."""
-    if error.message:
-        print(f"di4c: {error}", file=sys.stderr)
-    return typer.Exit(error.exit_code)
+if TYPE_CHECKING:
+    from rich.text import Text
 
 
-def guarded(command: Callable[Arguments, None]) -> Callable[Arguments, None]:
-    """A command that turns our own errors and those of the machine into one sentence and an exit code."""
-
-    @functools.wraps(command)
-    def run(*args: Arguments.args, **options: Arguments.kwargs) -> None:
-        try:
-            command(*args, **options)
-        except Di4cError as error:
-            raise fail(error) from None
-        except KeyboardInterrupt:
-            print("di4c: stopped.", file=sys.stderr)
-            raise typer.Exit(130) from None
-        except BrokenPipeError:
-            drop_output()
-            raise typer.Exit(0) from None
-        except OSError as error:
-            raise fail(machine_fault(error)) from None
-        except (MemoryError, RuntimeError) as error:
-            shortage = memory_fault(error)
-            if shortage is None:
-                raise
-            raise fail(shortage) from None
-
-    return run
-
-
-def drop_output() -> None:
-    """Redirect stdout after its reader (`head`) closed the pipe, so that the flush at exit does not fail."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def machine_fault(error: OSError) -> Failure:
-    """An error of the operating system as one sentence with the next thing to do."""
-    what = str(error.filename or "A file")
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return Failure(f"The disk is full ({what}).", "Free space and run the same command again.")
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return Failure(f"{what} cannot be accessed ({error.strerror}).", "Choose another folder or file.")
-    if error.errno == errno.ENOENT:
-        return Failure(f"{what} does not exist.", "Check the path; if it was deleted, put it back and run again.")
-    where = f" ({error.filename})" if error.filename else ""
-    return Failure(f"{error.strerror or error}{where}.", "Choose another folder or file.")
-
-
-MEMORY_ERROR_DEVICES = {"DefaultCPUAllocator": "the CPU", "MPS backend": "mps", "CUDA": "cuda", "HIP": "cuda"}
-"""Words of torch's messages, and the device that each names."""
-
-
-def memory_fault(error: MemoryError | RuntimeError) -> Failure | None:
-    """The error if memory ran out, recognised by its words without importing torch; None for other errors."""
-    said = str(error)
-    named = type(error).__name__ == "OutOfMemoryError" or "out of memory" in said
-    if not (isinstance(error, MemoryError) or named or "DefaultCPUAllocator: can't allocate" in said):
-        return None
-    place = next((device for word, device in MEMORY_ERROR_DEVICES.items() if word in said), "the CPU")
-    return Failure(
-        f"Out of memory on {place}.",
-        "Train with --micro-batch 1, sample with a smaller --batch-size; `di4c distill --dry-run` estimates the need.",
-    )
-
-
-def settle_streams() -> None:
-    """Print characters that the encoding lacks as escapes: λ in ASCII, invalid file names in UTF-8."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+CELL_LIMIT, LINE_LIMIT = 500, 5000
+"""Characters of a table's cell and of a line of the result."""
 
 
 def command_line(*words: object) -> str:
@@ -100,15 +29,52 @@ def command_line(*words: object) -> str:
     return shlex.join(map(str, words))
 
 
-def say(text: str = "") -> None:
+def output_file(path: Path, suffix: str = "") -> Path:
+    """The file that `--out` means, links followed; a device, a folder or another kind of file is rejected."""
+    target, named = Path(os.path.realpath(path)), path.absolute()
+    if target.is_dir():
+        raise UserError(f"{path} is a folder.", "Name a file with --out.")
+    # /dev/stdout leads to whatever file the shell redirects to, which must not be replaced
+    device = named.parts[1] in ("dev", "proc") and not named.is_relative_to("/dev/shm")
+    if device or target.is_symlink() or (target.exists() and not target.is_file()):
+        raise UserError(f"{path} is not a regular file.", "Name another --out.")
+    if suffix and path.suffix != suffix:
+        raise UserError(f"{path.name} is not a {suffix} file.", "Choose another --out.")
+    return target if path.is_symlink() else path
+
+
+def say(text: str = "", limit: int | None = SENTENCE_LIMIT) -> None:
     """Print a line for the user on stderr."""
-    print(text, file=sys.stderr, flush=True)
+    tell(text, limit)
+
+
+def emit(text: object, lines: bool = False) -> None:
+    """Print a result on stdout: one line, or with `lines` a text with its own lines."""
+    print(printable(text, None if lines else LINE_LIMIT, lines), flush=True)
+
+
+def file_name(text: str) -> str:
+    """A foreign name as part of a file's name."""
+    return re.sub(r"[^\w.@+=-]+", "-", text)[:100]
 
 
 def emit_json(value: Any) -> None:
-    """Print one JSON object on one line of stdout, with escapes unless the encoding has every character."""
+    """Print one JSON object on one line of stdout; hidden characters, and those the encoding lacks, are escapes."""
     unicode = (sys.stdout.encoding or "").lower().startswith("utf")
-    print(json.dumps(value, ensure_ascii=not unicode, allow_nan=False), flush=True)
+    text = json.dumps(value, ensure_ascii=not unicode, allow_nan=False)
+    print(re.sub(r"[^ -~]", lambda found: found[0] if visible(found[0]) else _json_escape(found[0]), text), flush=True)
+
+
+def _json_escape(char: str) -> str:
+    """JSON's escape of a character; json.dumps leaves DEL as it is."""
+    return json.dumps(char)[1:-1] if char != "\x7f" else "\\u007f"
+
+
+def cell(text: object, limit: int | None = CELL_LIMIT, lines: bool = False) -> Text:
+    """A text for Rich, without markup."""
+    from rich.text import Text
+
+    return Text(printable(text, limit, lines))
 
 
 def show_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
@@ -121,14 +87,14 @@ def show_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
         console.width = max(console.width, 120)
     elif console.width < sum(len(column) + 3 for column in columns) + 1:
         for line in (title, *_records(columns, rows)):
-            console.print(line, markup=False, highlight=False)
+            console.print(cell(line))
         return
-    table = Table(title=title, title_justify="left")
+    table = Table(title=cell(title), title_justify="left")
     for number, column in enumerate(columns):
         numeric = number > 0 and all(row[number][:1] in "0123456789-+±. –—" for row in rows)
-        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+        table.add_column(cell(column), justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(cell, row))
     console.print(table)
 
 
@@ -150,14 +116,14 @@ def progress(description: str, total: int | None) -> Iterator[Callable[[int], No
         yield lambda count: None
         return
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}"),
+        TextColumn("{task.fields[rate]}", markup=False),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(description, total=total, rate="")
+        task = bar.add_task(printable(description, 80), total=total, rate="")
 
         def advance(count: int) -> None:
             bar.advance(task, count)

@@ -19,9 +19,11 @@ def convert(
     source: Annotated[str, typer.Argument(help="A name, Hub id, folder or file.")],
     target: Annotated[Path, typer.Argument(help="The folder to write.")],
     weights: Annotated[str | None, typer.Option(help="ema or live, where a file holds both.")] = None,
-    heads: Annotated[int | None, typer.Option(min=1, help="Attention heads, if a file does not record them.")] = None,
-    codes: Annotated[int | None, typer.Option(min=1, help="Image codes of a MaskGIT model.")] = None,
-    length: Annotated[int | None, typer.Option(min=1, help="Positions of a text model.")] = None,
+    heads: Annotated[
+        int | None, typer.Option(min=1, max=4096, help="Attention heads, if a file does not record them.")
+    ] = None,
+    codes: Annotated[int | None, typer.Option(min=1, max=2**16, help="Image codes of a MaskGIT model.")] = None,
+    length: Annotated[int | None, typer.Option(min=1, max=2**18, help="Positions of a text model.")] = None,
     vqgan: Annotated[str | None, typer.Option(help="The image tokenizer: a path, or a teacher with one.")] = None,
     config: Annotated[str | None, typer.Option(help="A configuration that is not beside the weights.")] = None,
     tokenizer: Annotated[str | None, typer.Option(help="tokenizer.json of a text model.")] = None,

@@ -9,18 +9,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from di4c_cli import embedded, recipe_file
-from di4c_cli.cli.console import command_line, emit_json, say
+from di4c_cli.cli.console import command_line, emit, emit_json, say
 from di4c_cli.cli.live import LiveTable, duration
 from di4c_cli.errors import UserError
 from di4c_cli.methods import METHODS
 from di4c_cli.teacher import recipe_for
 from di4c_cli.teacher.registry import known
-from di4c_cli.training.launch import launch, launch_with_accelerate, launched
+from di4c_cli.training.launch import (
+    check_launcher_variables,
+    configured_processes,
+    launch,
+    launch_with_accelerate,
+    launched,
+)
 from di4c_cli.training.launch import preset as accelerate_preset
 
 if TYPE_CHECKING:
     from di4c_cli.recipe import Recipe
     from di4c_cli.training.dry_run import Preview
+    from di4c_cli.training.pretrain_config import PretrainConfig
 
 
 def distill(
@@ -43,6 +50,7 @@ def distill(
     ] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or mps; default: cuda if there is one.")] = None,
     processes: Annotated[int | None, typer.Option(min=1, help="Local processes to train with.")] = None,
+    oversubscribe: Annotated[bool, typer.Option("--oversubscribe", help="Allow more processes than cores.")] = False,
     accelerate_config: Annotated[
         str | None, typer.Option("--accelerate-config", help="ddp, fsdp2, deepspeed-zero2 or a YAML file.")
     ] = None,
@@ -64,27 +72,40 @@ def distill(
     }
     from di4c_cli.training.run_folder import default_out
 
+    check_launcher_variables()
     resolved, name = resolve(recipe, method, flags, settings or [])
     folder = out or default_out(resolved.teacher, name, resolved.seed)
     if recipe is None and teacher is not None and not known(teacher) and not launched():
         say(f"The recipe is {name}, by the kind of teacher; --recipe chooses another.")
     if dry_run:
-        _preview(resolved, folder, processes or 1, device, as_json)
+        _preview(resolved, folder, processes or 1, device, oversubscribe, as_json)
     elif launched() or (processes in (None, 1) and accelerate_config is None):
         _run(resolved, folder, device, force, as_json)
     else:
-        raise typer.Exit(launch_processes(accelerate_config, processes, device))
+        raise typer.Exit(launch_processes(resolved, accelerate_config, processes, device, oversubscribe))
 
 
-def launch_processes(config: str | None, processes: int | None, device: str | None) -> int:
+def launch_processes(
+    recipe: Recipe | PretrainConfig,
+    config: str | None,
+    processes: int | None,
+    device: str | None,
+    oversubscribe: bool = False,
+) -> int:
     """The same command in several processes; their environment tells them that they were launched."""
-    if config is not None:
-        return launch_with_accelerate(accelerate_preset(config), processes, sys.argv[1:])
-    from di4c_cli.training.processes import check_device, on_cpu
+    from di4c_cli.training.plan import make_batch_plan
+    from di4c_cli.training.processes import check_device, check_processes, on_cpu
 
+    preset = None if config is None else accelerate_preset(config)
+    configured, machines = (1, 1) if preset is None else configured_processes(preset)
+    count = processes or configured
     check_device(device)
+    check_processes(-(-count // machines), device, oversubscribe)
+    make_batch_plan(recipe.training.batch, recipe.training.micro_batch, count)
+    if preset is not None:
+        return launch_with_accelerate(preset, processes, sys.argv[1:])
     command = [sys.executable, "-m", "di4c_cli", *sys.argv[1:]]
-    return launch(processes or 1, command, on_cpu(device))
+    return launch(count, command, on_cpu(device))
 
 
 def resolve(recipe: str | None, method: str | None, flags: dict[str, Any], settings: list[str]) -> tuple[Recipe, str]:
@@ -137,16 +158,19 @@ def _run(recipe: Recipe, out: Path, device: str | None, force: bool, as_json: bo
     say("  " + command_line("di4c", "eval", "--student", folder.model))
 
 
-def _preview(recipe: Recipe, out: Path, processes: int, device: str | None, as_json: bool) -> None:
+def _preview(recipe: Recipe, out: Path, processes: int, device: str | None, oversubscribe: bool, as_json: bool) -> None:
     from dataclasses import asdict
 
     from di4c_cli.training.dry_run import preview
+    from di4c_cli.training.processes import check_processes
 
+    check_processes(processes, device, oversubscribe)
     found = preview(recipe, out, processes, device)
     if as_json:
         emit_json(asdict(found))
     else:
-        print("\n".join(preview_lines(found)))
+        for line in preview_lines(found):
+            emit(line)
     for problem in found.problems:
         say(f"di4c: {problem}")
     if found.exit_code:

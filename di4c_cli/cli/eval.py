@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from di4c_cli.cli.console import command_line, emit_json, progress, say, show_table
+from di4c_cli import files
+from di4c_cli.cli.console import command_line, emit, emit_json, progress, say, show_table
 from di4c_cli.errors import UserError
+from di4c_cli.schema import MAX_REPEATS, MAX_SAMPLES, MAX_SEED, MAX_STEPS
 
 if TYPE_CHECKING:
     from di4c_cli.evaluation.config import EvaluationConfig
@@ -32,11 +34,15 @@ def eval(
     sample_dtype: Annotated[
         str | None, typer.Option(help="Draws: float64 (default), float32 (published), or float32,float64.")
     ] = None,
-    n: Annotated[int | None, typer.Option("-n", min=1, help="Samples for each model and step count.")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Upper limit of the samples per cell.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the samples.")] = 0,
+    n: Annotated[
+        int | None, typer.Option("-n", min=1, max=MAX_SAMPLES, help="Samples for each model and step count.")
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, max=MAX_SAMPLES, help="Upper limit of the samples per cell.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Seed of the samples.")] = 0,
     repeats: Annotated[
-        int | None, typer.Option(min=1, help="Independent repeats with further seeds; default: 1.")
+        int | None, typer.Option(min=1, max=MAX_REPEATS, help="Independent repeats with further seeds; default: 1.")
     ] = None,
     judge: Annotated[str | None, typer.Option(help="Causal judge: Hub id, folder or .gguf file.")] = None,
     features: Annotated[Path | None, typer.Option(help="TorchScript feature network (Inception).")] = None,
@@ -88,11 +94,12 @@ def _eval(config: EvaluationConfig, json: bool) -> None:
     for one in expand(config):
         evaluation = prepare(one, say)
         say(evaluation.announcement())
-        with progress("samples", evaluation.total) as advance:
-            results = with_command(evaluation.run(advance))
-        done.append(results)
-        for path in write_all(results, evaluation.out, run_folder(evaluation.out)):
-            say(f"wrote {path}")
+        with files.lock(evaluation.out):
+            with progress("samples", evaluation.total) as advance:
+                results = with_command(evaluation.run(advance))
+            done.append(results)
+            for path in write_all(results, evaluation.out, run_folder(evaluation.out)):
+                say(f"wrote {path}")
         if not json:
             show(results, evaluation.protocol if config.protocol else None)
     if json:
@@ -102,7 +109,7 @@ def _eval(config: EvaluationConfig, json: bool) -> None:
     rows = [row for results in done for row in steps_saved_rows(results)]
     if rows:
         show_table("Steps saved at equal quality", list(rows[0]), [list(row.values()) for row in rows])
-        print(steps_saved_caption(done[0]))
+        emit(steps_saved_caption(done[0]))
 
 
 def _eval_file(path: Path, config: EvaluationConfig, json: bool) -> None:
@@ -151,6 +158,8 @@ def parse_numbers(text: str | None, flag: str, kind: type[Number]) -> list[Numbe
     except ValueError:
         whole = "whole numbers" if kind is int else "numbers"
         raise UserError(f"{flag} {text} is not a list of {whole}.", f"Write e.g. {flag} 1,2,4.") from None
+    if kind is int and max(numbers) > MAX_STEPS:
+        raise UserError(f"{flag} {text} contains a number above {MAX_STEPS}.", f"Write e.g. {flag} 1,2,4.")
     if not all(0 < number < math.inf for number in numbers):
         raise UserError(f"{flag} {text} contains a number that is not above 0.", f"Write e.g. {flag} 1,2,4.")
     return list(dict.fromkeys(numbers))
@@ -173,11 +182,11 @@ def show(results: Results, protocol: EvaluationProtocol | None = None) -> None:
         named = f"{printed.title}: " if printed.title else ""
         show_table(f"{named}{title}{beside}", printed.header, printed.rows)
         if printed.caption:
-            print(printed.caption)
+            emit(printed.caption)
     for cell in results.cells if not results.metrics else []:
         for text in cell.samples:
-            print(f"{cell.row}, {cell.column}: {text}")
+            emit(f"{cell.row}, {cell.column}: {text}", lines=True)
     for line in sentences(results):
-        print(line)
+        emit(line)
     for note in results.notes:
-        print(f"Note: {note}")
+        emit(f"Note: {note}")

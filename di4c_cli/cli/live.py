@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from di4c_cli.cli.console import cell
 from di4c_cli.memory import peak_memory, training_device
 from di4c_cli.training.pretrain_config import RunRecipe
 
@@ -76,9 +77,9 @@ class LiveTable:
         kept = [i for i, name in enumerate(names) if width >= FULL_WIDTH or name in narrow]
         table = Table(box=None, pad_edge=False, collapse_padding=True)
         for i in kept:
-            table.add_column(names[i], justify="right")
+            table.add_column(cell(names[i]), justify="right")
         for line in self._lines:
-            table.add_row(*(line[i] for i in kept))
+            table.add_row(*(cell(line[i]) for i in kept))
         return table
 
 

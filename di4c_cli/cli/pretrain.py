@@ -62,7 +62,7 @@ def pretrain(
     if launched() or (processes in (None, 1) and accelerate_config is None):
         _run(config, out or Path("pretrained") / config.model_name, device, force, as_json)
     else:
-        raise typer.Exit(launch_processes(accelerate_config, processes, device))
+        raise typer.Exit(launch_processes(config, accelerate_config, processes, device))
 
 
 def _recipe_for(data: str | None) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from di4c_cli.cli.console import say
+from di4c_cli.cli.console import emit, say
 
 
 def push(
@@ -19,5 +19,5 @@ def push(
     """Upload a student with its card; `di4c_cli.load("user/name")` loads it again. Needs HF_TOKEN."""
     from di4c_cli.publish import publish
 
-    print(publish(source, repo, private, revision))
+    emit(publish(source, repo, private, revision))
     say(f"  di4c sample --student {repo}{'@' + revision if revision else ''}")

@@ -7,14 +7,13 @@ from typing import Annotated
 import typer
 
 from di4c_cli import recipe_file
-from di4c_cli.cli.console import guarded, show_table
+from di4c_cli.cli.console import emit, show_table
 from di4c_cli.foreign.text import read_text
 
 recipes = typer.Typer(help="List the shipped recipes; `show NAME` prints one.", invoke_without_command=True)
 
 
 @recipes.callback()
-@guarded
 def listing(context: typer.Context) -> None:
     """List the shipped recipes with one line each."""
     if context.invoked_subcommand is not None:
@@ -27,7 +26,6 @@ def listing(context: typer.Context) -> None:
 
 
 @recipes.command()
-@guarded
 def show(name: Annotated[str, typer.Argument(help="A name from `di4c recipes`, or a YAML file.")]) -> None:
     """Print one recipe as shipped."""
-    print(read_text(recipe_file.find(name)), end="")
+    emit(read_text(recipe_file.find(name)).removesuffix("\n"), lines=True)

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from di4c_cli.cli.console import emit, output_file
+
 
 def report(
     run: Annotated[
@@ -18,5 +20,6 @@ def report(
     from di4c_cli.evaluation.results import load, run_folder
     from di4c_cli.report.page import locate, write_page
 
+    target = None if out is None else output_file(out)
     file = locate(run)
-    print(write_page(load(file), file.parent, run_folder(file.parent), out))
+    emit(write_page(load(file), file.parent, run_folder(file.parent), target))

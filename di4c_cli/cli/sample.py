@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from di4c_cli.cli.console import emit_json, progress, say
+from di4c_cli.cli.console import cell, emit, emit_json, file_name, output_file, progress, say
 from di4c_cli.errors import UserError
+from di4c_cli.schema import MAX_BATCH, MAX_SEED
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,13 +31,13 @@ def sample(
     ] = None,
     steps: Annotated[int | None, typer.Option(help="Sampling steps; default: the model's.")] = None,
     n: Annotated[int | None, typer.Option("-n", help="Samples; default: 16 images or 1 text.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed; sample i of a seed is always the same.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Seed; sample i of a seed is always the same.")] = 0,
     label: Annotated[str | None, typer.Option(help="Class: 3, or 0,1,2 in turn, or `all` in turn, or `none`.")] = None,
     out: Annotated[
         Path | None, typer.Option(help="File (.png, .txt) or, for shards, a folder; default: samples.png.")
     ] = None,
     batch_size: Annotated[
-        int | None, typer.Option(min=1, help="Samples per batch; does not change the samples.")
+        int | None, typer.Option(min=1, max=MAX_BATCH, help="Samples per batch; does not change the samples.")
     ] = None,
     sampler: Annotated[
         str | None, typer.Option(help="analytical, confidence or tau-leaping; default: the model's.")
@@ -94,8 +95,8 @@ def _sample(request: SampleRequest, out: Path | None, batch_size: int | None, sh
     text = prepared.model.codec.kind in ("text", "none")
     suffix = ".txt" if text else ".png"
     sharded = prepared.n >= MIN_SHARDED_SAMPLES or (out is not None and not out.suffix)
-    if out is not None and not sharded and out.suffix != suffix:
-        raise UserError(f"{out.name} is not a {suffix} file.", "Choose another --out.")
+    if out is not None and not sharded:
+        out = output_file(out, suffix)
     if sharded and show:
         raise UserError(
             "--show-steps is for a few samples.", f"Use -n below {MIN_SHARDED_SAMPLES} and a file as --out."
@@ -116,7 +117,7 @@ def _sample(request: SampleRequest, out: Path | None, batch_size: int | None, sh
 def _to_shards(prepared: PreparedSample, out: Path | None, batch_size: int | None) -> dict[str, Any]:
     from di4c_cli.generate import shards
 
-    name = prepared.model.name.replace("/", "-")
+    name = file_name(prepared.model.name)
     folder = out or Path(f"samples-{name}-{prepared.plan.steps}-s{prepared.seed}")
     with progress("samples", prepared.n) as advance:
         manifest = shards.stream(prepared, folder, batch_size, advance)
@@ -135,7 +136,7 @@ def _to_terminal(
         files.write_text(out, sheet + "\n")
         say(f"wrote {out}")
     elif not json:
-        print(sheet, flush=True)
+        emit(sheet, lines=True)
     return {"samples": texts, "out": None if out is None else str(out)}
 
 
@@ -170,7 +171,6 @@ def _live(prepared: PreparedSample) -> list[str]:
     """Text on the terminal while it is sampled; plain lines when stderr is not a terminal."""
     from rich.console import Console
     from rich.live import Live
-    from rich.text import Text
 
     from di4c_cli.generate.frames import masked_texts
 
@@ -182,9 +182,9 @@ def _live(prepared: PreparedSample) -> list[str]:
             def update(left: int, t: float, x: Tensor, live: Live = live) -> None:
                 text = masked_texts(codec, x)[0]
                 if console.is_terminal:
-                    live.update(Text(f"[{left} steps left] {text}"))
+                    live.update(cell(f"[{left} steps left] {text}", None, lines=True))
                 else:
-                    say(f"t={t:.3g}: {text}")
+                    say(f"t={t:.3g}: {text}", None)
 
             texts += codec.decode(prepared.draw(i, 1, on_step=update))
     return texts

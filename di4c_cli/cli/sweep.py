@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from di4c_cli import recipe_file
-from di4c_cli.cli.console import emit_json, progress, say, show_table
+from di4c_cli.cli.console import emit, emit_json, file_name, progress, say, show_table
 from di4c_cli.cli.eval import show, with_command
 from di4c_cli.cli.live import LiveTable, duration
 from di4c_cli.errors import Di4cError
 from di4c_cli.evaluation.config import ScorerOptions
+from di4c_cli.schema import MAX_SAMPLES
 from di4c_cli.training.sweep_recipe import read_sweep, row_recipes
 
 if TYPE_CHECKING:
@@ -31,7 +32,9 @@ def sweep(
     ] = None,
     data: Annotated[str | None, typer.Option(help="Data of all rows; default: the recipe's.")] = None,
     iterations: Annotated[int | None, typer.Option(help="Training steps of every row; default: the recipe's.")] = None,
-    samples: Annotated[int | None, typer.Option(min=2, help="Samples per figure; default: the recipe's.")] = None,
+    samples: Annotated[
+        int | None, typer.Option(min=2, max=MAX_SAMPLES, help="Samples per figure; default: the recipe's.")
+    ] = None,
     features: Annotated[Path | None, typer.Option(help="TorchScript feature network (Inception).")] = None,
     feature_input: Annotated[str, typer.Option(help="Its input: bytes, tf299, tf299-stretched, torch299.")] = "bytes",
     reference: Annotated[Path | None, typer.Option(help="Real images or their .npz statistics.")] = None,
@@ -52,7 +55,7 @@ def sweep(
     table = read_sweep(recipe)
     rows = row_recipes(table, base, overrides)
     named = [Path(part).stem if part.endswith((".yaml", ".yml")) else part for part in (table.name, base) if part]
-    folder = out or Path("runs") / f"sweep-{'-'.join(named).replace('/', '-')}-s{seed}"
+    folder = out or Path("runs") / f"sweep-{file_name('-'.join(named))}-s{seed}"
 
     # after the checks, because torch is slow to import
     from di4c_cli.generate.request import choose_device
@@ -113,7 +116,7 @@ def _preview(
         said = f"{duration(sum(times))} for {len(times)} rows ({found[0].measured})" if times else found[0].measured
         facts = {"teacher": found[0].teacher, "data": found[0].data, "training": said, "measured": measured}
         for name, text in facts.items():
-            print(f"{name:<9} {text}")
+            emit(f"{name:<9} {text}")
     for problem in dict.fromkeys(problem for one in found for problem in one.problems):
         say(f"di4c: {problem}")
     code = max(one.exit_code for one in found)

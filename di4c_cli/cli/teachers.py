@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from di4c_cli import hub
-from di4c_cli.cli.console import emit_json, say, show_table
+from di4c_cli.cli.console import emit, emit_json, say, show_table
 from di4c_cli.teacher import plugins, registry
 
 
@@ -45,7 +45,7 @@ def _show(name: str, as_json: bool) -> None:
         return
     for key, value in row.items():
         if value not in (None, "", [], {}):
-            print(f"{key:<11}{', '.join(value) if isinstance(value, list) else value}")
+            emit(f"{key:<11}{', '.join(value) if isinstance(value, list) else value}")
 
 
 def describe(entry: registry.Entry) -> dict[str, Any]:

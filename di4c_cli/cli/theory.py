@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from di4c_cli.cli.console import emit_json, progress, say, show_table
+from di4c_cli.cli.console import emit, emit_json, progress, say, show_table
 
 
 def theory(out: Annotated[Path, typer.Option(help="Folder for theory.json and theory.png.")] = Path("theory")) -> None:
@@ -29,11 +29,11 @@ def theory(out: Annotated[Path, typer.Option(help="Folder for theory.json and th
     show_table("Theorem 1: N-step analytical sampling", header, rows)
     last = first[-3:]
     slope = log_slope([row["steps"] for row in last], [row["error"] for row in last])
-    print(f"Slope on logarithmic axes over N = {last[0]['steps']} … {last[-1]['steps']}: {slope:.3f}.")
+    emit(f"Slope on logarithmic axes over N = {last[0]['steps']} … {last[-1]['steps']}: {slope:.3f}.")
     rows = [[str(row["latents"]), f"{row['student']:.5f}", f"{row['bound']:.5f}"] for row in second]
     header = ["latents", f"one-step student to {TEACHER_STEPS}-step teacher", "bound from its losses"]
     show_table("Theorem 2: a mixture of products in one step", header, rows)
-    print(f"The one-step teacher's distance is {second[0]['one_step_teacher']:.5f}.")
+    emit(f"The one-step teacher's distance is {second[0]['one_step_teacher']:.5f}.")
     found = {"theory": "theorems 1 and 2", "theorem_1": first, "slope": slope, "theorem_2": second}
     out.mkdir(parents=True, exist_ok=True)
     files.write_text(out / "theory.json", json.dumps(found, indent=2) + "\n")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import math
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
+
+from di4c_cli import files
 
 
 def image_grid(images: np.ndarray, columns: int | None = None, scale: int | None = None) -> Image.Image:
@@ -28,7 +31,6 @@ def image_grid(images: np.ndarray, columns: int | None = None, scale: int | None
 
 def save_grid(images: np.ndarray, path: Path, columns: int | None = None) -> None:
     """Write the grid as PNG, completely or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.part")
-    image_grid(images, columns).save(part, format="PNG")
-    part.replace(path)
+    buffer = io.BytesIO()
+    image_grid(images, columns).save(buffer, format="PNG")
+    files.write_bytes(path, buffer.getvalue())

@@ -61,7 +61,7 @@ def entry(kind: str, key: dict[str, Any]) -> Path:
 def stamp(paths: list[Path]) -> list[list[Any]]:
     """Files as part of a key: path, size and time of the last change."""
     facts = [(path, regular_file(path).stat()) for path in paths]
-    return [[str(path.resolve()), fact.st_size, fact.st_mtime_ns] for path, fact in facts]
+    return [[str(files.real_path(path)), fact.st_size, fact.st_mtime_ns] for path, fact in facts]
 
 
 @contextmanager

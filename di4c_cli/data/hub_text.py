@@ -63,7 +63,7 @@ def find_listing(repo: str, revision: str | None, subset: str | None) -> Listing
         found = [name for name in found if subset is None or name.startswith(f"{subset}/")]
         train = [name for name in found if "train" in name] or found
         if train:
-            return Listing(repo, str(info.sha), train)
+            return Listing(repo, hub.check_revision(str(info.sha)), train)
     raise UserError(f"The dataset {repo} has no Parquet files.", "Download it and name a file with --data.")
 
 

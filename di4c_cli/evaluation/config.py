@@ -8,16 +8,18 @@ from typing import Annotated
 
 from pydantic import Field
 
-from di4c_cli.schema import Section
+from di4c_cli.schema import MAX_SAMPLES, MAX_STEPS, Section
 
 
 class EvaluationDefaults(Section):
     """What `di4c eval` does with a run of this recipe when no flag says otherwise."""
 
-    steps: list[Annotated[int, Field(ge=1)]] | None = Field(
+    steps: list[Annotated[int, Field(ge=1, le=MAX_STEPS)]] | None = Field(
         None, min_length=1, description="sampling steps to compare; none: the steps of its toy task or 1, 2, 4, 8"
     )
-    samples: int | None = Field(None, ge=2, description="samples for each of them; none: as in its toy task, or 1000")
+    samples: int | None = Field(
+        None, ge=2, le=MAX_SAMPLES, description="samples for each of them; none: as in its toy task, or 1000"
+    )
 
 
 @dataclass(frozen=True)

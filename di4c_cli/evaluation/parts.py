@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,8 @@ from typing import Any
 import numpy as np
 
 from di4c_cli import files
+from di4c_cli.errors import Failure, UserError
+from di4c_cli.foreign.arrays import NUMBERS, ArrayArchive
 
 Scores = dict[str, np.ndarray]
 """Arrays by name: one row per sample, or per group of samples for figures over groups."""
@@ -58,18 +59,32 @@ class ScoreParts:
 
     def read(self, first: int, count: int) -> Scores:
         """One part."""
-        with np.load(self._path(first, count)) as file:
-            return {name: file[name] for name in file.files}
+        return _load(self._path(first, count))
 
     def column(self, name: str) -> np.ndarray:
         """One score of all samples (or groups), in their order."""
         return np.concatenate([scores[name] for _, scores in self])
 
 
+class _Part(Scores):
+    """The arrays of one file, which may have been changed since it was written."""
+
+    def __init__(self, path: Path, arrays: Scores) -> None:
+        super().__init__(arrays)
+        self.path = path
+
+    def __missing__(self, name: str) -> np.ndarray:
+        raise Failure(f"{self.path} has no array '{name}'.", "Delete it; it is then computed again.")
+
+
+def _load(path: Path) -> _Part:
+    with ArrayArchive(path) as file:
+        return _Part(path, {name: file.read(name, NUMBERS + "US") for name in file.names})
+
+
 def _is_complete(path: Path) -> bool:
-    """Whether the part exists and is complete; a file truncated by a full disk is computed again."""
+    """Whether the part exists and can be read; a file truncated by a full disk is computed again."""
     try:
-        with zipfile.ZipFile(path) as archive:
-            return archive.testzip() is None
-    except (OSError, zipfile.BadZipFile):
+        return bool(_load(path))
+    except UserError:
         return False

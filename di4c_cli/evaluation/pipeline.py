@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from di4c_cli import recipe_file
+from di4c_cli import files, recipe_file
 from di4c_cli.codec.text import Text
 from di4c_cli.errors import UserError
 from di4c_cli.evaluation.config import EvaluationConfig, EvaluationDefaults
@@ -163,5 +163,5 @@ def check_out(out: Path) -> None:
         raise UserError(f"{out} is a file.", "Choose another --out.")
     patterns = ("results.json", "parts", "reference-*.npz", "tiny-*/parts")
     ours = any(any(out.glob(pattern)) for pattern in patterns)
-    if out.is_dir() and any(out.iterdir()) and not ours:
+    if out.is_dir() and any(not files.is_leftover(entry.name) for entry in out.iterdir()) and not ours:
         raise UserError(f"{out} holds something that is not an evaluation.", "Choose another --out.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, Field, ValidationError
 
@@ -15,6 +15,8 @@ from di4c_cli.schema import Section
 
 RESULTS_SCHEMA = 2
 """1: files of di4c 0.1, which can still be read; `task` was called `world`."""
+Count = Annotated[int, Field(ge=0, le=2**53)]
+"""A whole number that a float holds exactly: a damaged file may contain numbers of any length."""
 
 
 class Figure(Section):
@@ -40,7 +42,7 @@ class Instrument(Section):
     kind: Literal["features", "judge", "exact", "none"]
     digest: str = Field(description="hash of the weights or of the text it was fitted to")
     reference: str = ""
-    reference_n: int = 0
+    reference_n: Count = 0
     reference_digest: str = ""
     detail: dict[str, Any] = Field(default_factory=dict)
 
@@ -54,7 +56,7 @@ class ModelEntry(Section):
     kind: str
     revision: str = ""
     digest: str = Field(description="hash of its tensors")
-    parameters: int
+    parameters: Count
     teacher: str = ""
     provenance: dict[str, Any] = Field(default_factory=dict)
 
@@ -64,10 +66,10 @@ class Cell(Section):
 
     row: str
     column: str
-    steps: int | None = None
-    n: int
-    seed: int
-    repeats: int = Field(default=1, description="with the seeds `seed`, `seed + 1`, …; n samples each")
+    steps: Count | None = None
+    n: Count
+    seed: int = Field(gt=-(10**30), lt=10**30)
+    repeats: Count = Field(default=1, description="with the seeds `seed`, `seed + 1`, …; n samples each")
     settings: dict[str, Any] = Field(default_factory=dict, description="sampler, dtype, temperature, guidance, …")
     labels: str = ""
     seconds: float = Field(description="wall time of sampling and scoring")
@@ -96,7 +98,7 @@ class StepsSaved(Section):
     with the teacher at the same step count, `diversity_best` with the teacher at its largest step count.
     """
 
-    steps: int
+    steps: Count
     quality: Figure
     teacher_quality: Figure
     steps_saved: Figure
@@ -118,7 +120,7 @@ class Results(Section):
     created: str
     seconds: float
     device: str
-    threads: int
+    threads: Count
     packages: dict[str, str]
     models: list[ModelEntry]
     instruments: list[Instrument]

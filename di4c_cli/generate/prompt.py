@@ -30,6 +30,10 @@ def prefix(codec: Codec, text: str, length: int) -> list[int]:
 def infill(codec: Codec, text: str, length: int, symbols: int) -> list[int]:
     """All `length` positions of a file: text or, for images, numbers, with markers for the free ones."""
     ids: list[int] = []
+    # the markers are counted first: a short file must not stand for a gigabyte
+    free = sum(int(part or 1) for part in MASK_MARKER.split(text)[1::2])
+    if free > length:
+        raise UserError(f"The infill file has {free} free positions but the model has {length}.", "Use fewer [MASK].")
     for place, part in enumerate(MASK_MARKER.split(text)):
         if place % 2 == 0:
             ids += encode(codec, part) if codec.kind == "text" else _numbers(part, symbols)

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 from di4c_cli import embedded
 from di4c_cli.errors import UserError
 from di4c_cli.generate import prompt
+from di4c_cli.limits import check_sampling_memory
 from di4c_cli.sampler.plan import SamplingPlan, check_ranges
+from di4c_cli.schema import MAX_SAMPLES
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
     from di4c_cli.model import Model
 
 Say = Callable[[str], None]
+DEVICES = ("cpu", "cuda", "mps")
+TYPICAL_WIDTH = 256
+"""Numbers per position in a network whose width is not one number (U-Net)."""
 
 
 @dataclass
@@ -58,6 +63,9 @@ class PreparedSample:
         labels = self.labels
         label = None if labels is None else [labels[i % len(labels)] for i in range(first, first + count)]
         teacher = None if self.teacher is None else self.teacher.denoiser
+        size = min(count, more.get("batch_size") or self.plan.batch_size(self.length))
+        width = getattr(self.model.denoiser.network, "width", TYPICAL_WIDTH)
+        check_sampling_memory(max(size, self.plan.tile), self.length, int(width))
         more |= {"plan": self.plan, "seed": self.seed, "given": self.given, "teacher": teacher}
         return self.model.sample(count, label=label, first=first, **more)
 
@@ -91,8 +99,8 @@ def prepare(request: SampleRequest, say: Say) -> PreparedSample:
     """Check a request and load what it needs. Mistakes in flags are found before anything is loaded."""
     flags = {"steps": request.steps, **request.options}
     check_ranges(flags)
-    if request.n is not None and request.n < 1:
-        raise UserError(f"{request.n} samples are too few.", "Use -n 1 or more.")
+    if request.n is not None and not 1 <= request.n <= MAX_SAMPLES:
+        raise UserError(f"{request.n} samples are impossible.", f"Use -n 1 to {MAX_SAMPLES}.")
     texts = _texts(request)
     model, alone = _model(request, flags.get("hybrid"), say)
     guidance = flags.get("guidance")
@@ -196,6 +204,8 @@ def choose_device(name: str | None) -> str:
     if name is None:
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
+        if name.partition(":")[0] not in DEVICES:  # torch knows more kinds, some without memory
+            raise AssertionError
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError):
         raise UserError(f"There is no device '{name}' here.", "Use --device cpu.") from None

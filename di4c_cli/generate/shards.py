@@ -54,7 +54,20 @@ def stream(
     size = shard_size(prepared.length)
     manifest = {"identity": identity(prepared), "shard": size, "length": prepared.length}
     manifest["codec"] = prepared.model.config.codec
-    _claim(folder, manifest)
+    if folder.is_file():
+        raise UserError(f"{folder} is a file.", "Choose a folder with --out.")
+    with files.lock(folder):
+        _claim(folder, manifest)
+        _fill(prepared, folder, size, batch_size, advance)
+        manifest["n"] = prepared.n
+        files.write_text(folder / MANIFEST, json.dumps(manifest, indent=2) + "\n")
+    return manifest
+
+
+def _fill(
+    prepared: PreparedSample, folder: Path, size: int, batch_size: int | None, advance: Callable[[int], None]
+) -> None:
+    """Draw the missing shards."""
     narrow = np.min_scalar_type(prepared.model.denoiser.symbols - 1)
     for first in range(0, prepared.n, size):
         count = min(size, prepared.n - first)
@@ -65,9 +78,6 @@ def stream(
             np.save(buffer, ids, allow_pickle=False)
             files.write_bytes(path, buffer.getvalue())
         advance(count)
-    manifest["n"] = prepared.n
-    files.write_text(folder / MANIFEST, json.dumps(manifest, indent=2) + "\n")
-    return manifest
 
 
 def rows(path: Path) -> int:
@@ -81,10 +91,8 @@ def rows(path: Path) -> int:
 def _claim(folder: Path, manifest: dict[str, Any]) -> None:
     """Write the manifest into a new folder, or check that the folder belongs to the same samples."""
     path = folder / MANIFEST
-    if folder.is_file():
-        raise UserError(f"{folder} is a file.", "Choose a folder with --out.")
     if not path.is_file():
-        if folder.is_dir() and any(folder.iterdir()):
+        if any(not files.is_leftover(entry.name) for entry in folder.iterdir()):
             raise UserError(f"{folder} holds something else.", "Choose another --out.")
         files.write_text(path, json.dumps(manifest, indent=2) + "\n")
         return

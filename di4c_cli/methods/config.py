@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field, model_validator
 
-from di4c_cli.schema import Section
+from di4c_cli.schema import MAX_ITERATIONS, Section
 
 if TYPE_CHECKING:
     from di4c_cli.latent.config import LatentConfig
@@ -30,11 +30,12 @@ class MethodConfig(Section):
 
     name: str
     chunk_mb: float | None = Field(
-        None, gt=0, description="memory of one chunk of logits; none: 64 on the CPU, 1/32 of a GPU's memory"
+        None, gt=0, le=1e6, description="memory of one chunk of logits; none: 64 on the CPU, 1/32 of a GPU's memory"
     )
     cache_mb: float | None = Field(
         None,
         ge=0,
+        le=1e7,
         description="memory kept between the loss and its gradient, beyond which it is recomputed; "
         "none: 256 on the CPU, 1/10 of a GPU's memory",
     )
@@ -83,5 +84,7 @@ class TimeConfig(Section):
     """Distribution of t."""
 
     low: float = Field(0.0, ge=0, lt=1, description="t is uniform in [low, 1]")
-    grid: int | None = Field(None, ge=2, description="times are multiples of 1/grid, rounded up (SDTT: 1024)")
+    grid: int | None = Field(
+        None, ge=2, le=MAX_ITERATIONS, description="times are multiples of 1/grid, rounded up (SDTT: 1024)"
+    )
     one_share: float = Field(0.0, ge=0, le=1, description="probability that t is 1, where nothing is known")

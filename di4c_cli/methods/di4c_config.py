@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from di4c_cli.methods.config import MethodConfig, RangeConfig, TimeConfig
-from di4c_cli.schema import Section
+from di4c_cli.schema import MAX_LATENTS, MAX_STEPS, Section
 
 if TYPE_CHECKING:
     from di4c_cli.latent.config import LatentConfig
@@ -68,7 +68,7 @@ class Di4CConfig(MethodConfig):
     narrow_metrics: ClassVar[tuple[str, ...]] = ("loss", "correlation_data")
 
     name: Literal["di4c"] = Field("di4c", description="the training method")
-    latents: int = Field(16, ge=1, description="L, λ draws per sample (M = N = L)")
+    latents: int = Field(16, ge=1, le=MAX_LATENTS, description="L, λ draws per sample (M = N = L)")
     stratified: bool = Field(
         False, description="one λ from each of L equal parts of [0, 1); for λ of one uniform number"
     )
@@ -105,7 +105,7 @@ class Di4CConfig(MethodConfig):
         "MaskGIT code, all positions and also the mask symbol",
     )
     reference_steps: int = Field(
-        16, ge=1, description="grid of the teacher's trajectory when the recipe's data is `teacher`"
+        16, ge=1, le=MAX_STEPS, description="grid of the teacher's trajectory when the recipe's data is `teacher`"
     )
 
     @model_validator(mode="after")

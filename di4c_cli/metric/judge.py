@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from di4c_cli import hub
 from di4c_cli.errors import Failure, UserError
 from di4c_cli.foreign.structured import read_json
 from di4c_cli.foreign.tokenizer import MAX_FILE_BYTES, check_tree
@@ -96,7 +97,10 @@ def load_judge(ref: str, device: str = "cpu") -> CausalJudge:
     gguf = path.suffix == ".gguf"
     if not path.exists() and (gguf or ref.startswith((".", "/", "~")) or ref.count("/") > 1):
         raise UserError(f"There is no judge {path}.", "Check the path.")
-    where, options = (str(path.parent), {"gguf_file": path.name}) if gguf else (ref, {})
+    where = str(path.parent) if gguf else ref
+    options: dict[str, Any] = {"gguf_file": path.name} if gguf else {}
+    if not path.exists() and not hub.Fetcher(ref).reachable("config.json"):
+        options["local_files_only"] = True  # transformers would try again for a minute before it reads its cache
     tokenizer = _load_tokenizer(transformers, ref, where, options)
     try:
         extra = {} if gguf else {"use_safetensors": True}
@@ -109,7 +113,7 @@ def load_judge(ref: str, device: str = "cpu") -> CausalJudge:
     return CausalJudge(path.name if path.exists() else ref, network.to(device), tokenizer)
 
 
-def _load_tokenizer(transformers: Any, ref: str, where: str, options: dict[str, str]) -> Any:
+def _load_tokenizer(transformers: Any, ref: str, where: str, options: dict[str, Any]) -> Any:
     path = Path(ref)
     names = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
     if path.is_dir() and not any((path / name).is_file() for name in names):

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import io
 import re
+import warnings
 from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
 from di4c_cli.evaluation.protocol import column
 from di4c_cli.evaluation.results import Cell, Results
+from di4c_cli.printable import printable
 from di4c_cli.report.summary import is_frontier
 from di4c_cli.report.table import metric_title
 
@@ -41,6 +43,7 @@ LOG_SCALE_RATIO, WIDE_RATIO = 3.0, 20.0
 """Figures that differ by more than this factor are drawn in logarithms: quality with steps saved, and all others."""
 DIVERSITY = ("self_bleu", "entropy", "is")
 """The figure on the other axis of a trade-off: the first of these that was measured."""
+MAX_DRAWN = 1e100
 
 
 @dataclass
@@ -53,6 +56,16 @@ class Line:
     ends: list[tuple[float, float] | None] = field(default_factory=list)
     style: str = "-"
     markers: bool = True
+
+    def __post_init__(self) -> None:
+        self.leave_out()
+
+    def leave_out(self) -> None:
+        """Leave out points that matplotlib cannot scale."""
+        ends = self.ends or [None] * len(self.points)
+        kept = [(point, end) for point, end in zip(self.points, ends, strict=True) if drawable(*point)]
+        self.points = [point for point, _ in kept]
+        self.ends = [end if end is not None and drawable(*end) else None for _, end in kept]
 
 
 @dataclass
@@ -77,6 +90,11 @@ def _family(results: Results, row: str) -> str:
     rows = dict.fromkeys(cell.row for cell in results.cells)
     made_from = (other for other in rows if re.match(rf"{re.escape(other)} ?\+", row))
     return min(made_from, key=len, default=row)
+
+
+def drawable(*values: float) -> bool:
+    """Whether all values are finite and far from the largest number."""
+    return all(abs(value) < MAX_DRAWN for value in values)
 
 
 def row_colour(results: Results, row: str) -> str:
@@ -145,6 +163,7 @@ def steps_chart(results: Results, metric: str) -> Chart:
         cells.sort(key=lambda cell: cell.steps or 0)
         line.points = [(float(cell.steps or 0), cell.figures[metric].value) for cell in cells]
         line.ends = [_ends(cell, metric) for cell in cells]
+        line.leave_out()
         lines.append(line)
         published = [(float(cell.steps or 0), cell.paper[metric]) for cell in cells if metric in cell.paper]
         if not any(other.points == published and other.colour == line.colour for other in lines):
@@ -160,11 +179,11 @@ def steps_chart(results: Results, metric: str) -> Chart:
 
 def _add_steps_saved(chart: Chart, results: Results, metric: str) -> None:
     """Steps saved below the student's points, and a logarithmic axis where quality spans much."""
+    points = {c.steps: c.figures[metric].value for c in results.cells if c.row == "student" and metric in c.figures}
     for entry in results.steps_saved[:-1]:
-        bound = "≥" if entry.at_least else ""
-        cell = next(c for c in results.cells if (c.row, c.steps) == ("student", entry.steps))
-        text = f"{bound}{entry.steps_saved.value:.2g}×"
-        chart.notes.append((float(entry.steps), cell.figures[metric].value, text))
+        if entry.steps in points and drawable(points[entry.steps]):
+            text = f"{'≥' if entry.at_least else ''}{entry.steps_saved.value:.2g}×"
+            chart.notes.append((float(entry.steps), points[entry.steps], text))
     chart.log_y = _spans(chart, LOG_SCALE_RATIO)
 
 
@@ -192,6 +211,7 @@ def tradeoff_chart(results: Results, metric: str, steps: int | None = None) -> C
         chosen = sorted((cell for cell in cells if steps in (None, cell.steps)), key=along)
         line.points = [(cell.figures[other].value, cell.figures[metric].value) for cell in chosen]
         line.ends = [_ends(cell, metric) for cell in chosen]
+        line.leave_out()
         chart.lines.append(line)
         values = tuple(map(along, chosen))
         if values not in labelled:  # one line of several with the same steps or weights is enough
@@ -219,19 +239,25 @@ def as_svg(chart: Chart, size: tuple[float, float] = SMALL) -> str:
     text = re.sub(SVG_NOISE, "", text, flags=re.S)
     used = set(re.findall(r'(?:href="|url\()#([^")]+)', text))
     text = re.sub(r' id="([^"]*)"', lambda found: found[0] if found[1] in used else "", text)
-    label = f'role="img" aria-label="{escape(chart.title)}"'
-    text = re.sub(r'<svg [^>]*?(viewBox="[^"]*")[^>]*>', lambda found: f"<svg {found[1]} {label}>", text, count=1)
+    name = f'role="img" aria-label="{escape(printable(chart.title))}"'
+    text = re.sub(r'<svg [^>]*?(viewBox="[^"]*")[^>]*>', lambda found: f"<svg {found[1]} {name}>", text, count=1)
     for colour, variable in PAGE_COLOURS.items():
         text = text.replace(colour, variable)
     return text.strip()
+
+
+def label(text: str, limit: int = 50) -> str:
+    """A text for a picture, short enough to leave room for it; matplotlib skips labels that begin with `_`."""
+    return printable(text, limit).lstrip("_")
 
 
 def _save(chart: Chart, size: tuple[float, float], heading: str, kind: str) -> bytes:
     import matplotlib  # slow to import, see above
 
     # the salt makes the ids of equal charts equal, "none" keeps text as text, a dollar sign is a dollar sign
-    settings = {"svg.hashsalt": chart.title, "svg.fonttype": "none", "text.parse_math": False, "font.size": 9}
-    with matplotlib.rc_context(settings):  # type: ignore[arg-type]
+    settings = {"svg.hashsalt": label(chart.title), "svg.fonttype": "none", "text.parse_math": False, "font.size": 9}
+    with matplotlib.rc_context(settings), warnings.catch_warnings():  # type: ignore[arg-type]
+        warnings.simplefilter("ignore")  # a glyph that the font lacks is drawn as a box
         buffer = io.BytesIO()
         vector = kind == "svg"
         metadata = {"Date": None} if vector else None
@@ -251,12 +277,12 @@ def draw(chart: Chart, size: tuple[float, float], heading: str) -> Any:
             _draw_line(axes, line, chart.arrows)
     colour, place, side = (TEXT_COLOUR, -3, "right") if chart.arrows else (ROW_COLOURS["student"], 6, "left")
     for x, y, text in chart.notes:
-        axes.annotate(text, (x, y), (place, -12), textcoords="offset points", ha=side, fontsize=8, color=colour)
+        axes.annotate(label(text), (x, y), (place, -12), textcoords="offset points", ha=side, fontsize=8, color=colour)
     _scale(axes, chart)
-    axes.set_xlabel(chart.x_title, color=TEXT_COLOUR)
+    axes.set_xlabel(label(chart.x_title), color=TEXT_COLOUR)
     if heading:
-        axes.set_ylabel(chart.y_title, color=TEXT_COLOUR)
-        axes.set_title(heading, fontsize=9)
+        axes.set_ylabel(label(chart.y_title), color=TEXT_COLOUR)
+        axes.set_title(label(heading, 90), fontsize=9)
     styles = {line.style for line in chart.lines if line.points and line.markers}
     if heading or (size == LARGE and len(styles) > 1):
         axes.legend(frameon=False, fontsize=8)
@@ -281,7 +307,7 @@ def _draw_line(axes: Any, line: Line, arrows: bool) -> None:
     marker = "o" if line.markers else ""
     look = {"color": line.colour, "ls": line.style, "marker": marker, "ms": 4.5, "capsize": 3}
     width = 1.8 if line.style == "-" else 1.2
-    axes.errorbar(x, y, bars if any(ends) else None, label=line.name, lw=width, **look)
+    axes.errorbar(x, y, bars if any(ends) else None, label=label(line.name), lw=width, **look)
     head = {"arrowstyle": "-|>", "color": line.colour, "lw": 0, "shrinkA": 0, "shrinkB": 3, "mutation_scale": 14}
     for start, end in zip(line.points, line.points[1:]) if arrows else ():
         axes.annotate("", end, start, arrowprops=head)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ from di4c_cli.errors import UserError
 from di4c_cli.evaluation.results import Results
 from di4c_cli.foreign.regular import read_bytes
 from di4c_cli.foreign.structured import MAX_JSON_BYTES, parse_json
-from di4c_cli.report.sections import html_table
+from di4c_cli.report.sections import html_table, html_text
 from di4c_cli.report.table import number
 
 LATENCY_FILE = "latency.json"
@@ -30,7 +29,7 @@ def latency(results: Results, run: Path | None) -> str:
         if cell.n and cell.seconds
     ]
     measured = "" if run is None else bench_tables(run / LATENCY_FILE)
-    where = f"on {escape(results.device)} with {results.threads} threads"
+    where = f"on {html_text(results.device)} with {results.threads} threads"
     hint = "" if measured else "; <code>di4c bench-latency</code> measures it properly"
     wall = html_table(["model", "sampling", "ms per sample", "samples"], rows)
     wall += f'<p class="soft">Wall time of this evaluation, scoring included, {where}{hint}.</p>'
@@ -50,13 +49,13 @@ def bench_tables(path: Path) -> str:
         rows = [_side(result, name, side) for result in found for name, side in result["sides"].items()]
         ratios = [ratio_text(result, key) for result in found for key in LATENCY_RATIOS if key in result]
         machine = f"{bench['processor']}, {bench['device']}, {bench['threads']} threads, torch {bench['torch']}"
-    except (UserError, KeyError, TypeError, ValueError, AttributeError):
+    except (UserError, OSError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError):
         return ""
     if not rows:
         return ""
-    lines = "".join(f"<li>{escape(line)}</li>" for line in ratios)
+    lines = "".join(f"<li>{html_text(line)}</li>" for line in ratios)
     table = html_table(list(rows[0]), [list(row.values()) for row in rows])
-    return f'{table}<ul>{lines}</ul><p class="soft">Measured on {escape(machine)}.</p>'
+    return f'{table}<ul>{lines}</ul><p class="soft">Measured on {html_text(machine)}.</p>'
 
 
 def _side(result: dict[str, Any], name: str, side: dict[str, Any]) -> dict[str, str]:

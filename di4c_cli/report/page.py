@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from html import escape
 from pathlib import Path
 
 from di4c_cli import files
@@ -11,22 +10,24 @@ from di4c_cli.evaluation.results import Results
 from di4c_cli.report import sections
 from di4c_cli.report.charts import as_png, main_chart
 from di4c_cli.report.latency import latency
+from di4c_cli.report.sections import html_text
 from di4c_cli.report.summary import sentences
 from di4c_cli.report.table import METRIC_NAMES
 
 
 def page(results: Results, folder: Path, run: Path | None = None) -> str:
     """The page of an evaluation in `folder`; `run` adds recipe and training curves."""
-    title = escape(results.title)
-    headline = "".join(f'<p class="headline">{escape(line)}</p>' for line in sentences(results))
-    notes = "".join(f"<li>{escape(note)}</li>" for note in _notes(results))
+    title = html_text(results.title)
+    headline = "".join(f'<p class="headline">{html_text(line)}</p>' for line in sentences(results))
+    notes = "".join(f"<li>{html_text(note)}</li>" for note in _notes(results))
     style = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
     first = results.cells[0]
     repeated = f", {first.repeats} repeats" if first.repeats > 1 else ""
+    instruments = html_text(", ".join(one.name for one in results.instruments))
     parts = [
         f"<h1>{title}</h1>",
-        f'<p class="soft">Protocol {escape(results.protocol)}; {first.n} samples per cell, seed {first.seed}{repeated}'
-        f"; {escape(', '.join(i.name for i in results.instruments))}; {escape(results.created[:10])}</p>",
+        f'<p class="soft">Protocol {html_text(results.protocol)}; {first.n} samples per cell, seed {first.seed}'
+        f"{repeated}; {instruments}; {html_text(results.created[:10])}</p>",
         headline,
         sections.quality(results),
         f"<h3>Notes</h3><ul>{notes}</ul>" if notes else "",

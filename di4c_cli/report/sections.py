@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from di4c_cli.evaluation.results import Cell, Results
+from di4c_cli.files import real_path
 from di4c_cli.foreign.regular import read_bytes
 from di4c_cli.foreign.structured import MAX_YAML_BYTES, StructureError, parse_json
 from di4c_cli.methods import METHODS
+from di4c_cli.printable import printable
 from di4c_cli.report.charts import (
     LARGE,
     PAGE_COLOURS,
@@ -20,6 +22,7 @@ from di4c_cli.report.charts import (
     Chart,
     Line,
     as_svg,
+    drawable,
     is_tradeoff,
     row_colour,
     steps_chart,
@@ -39,11 +42,16 @@ MAX_PICTURE_BYTES = 50 * 2**20
 """The pictures of an evaluation have some kilobytes; the page holds them in base64."""
 
 
+def html_text(text: object, limit: int | None = 500, lines: bool = False) -> str:
+    """A foreign text as HTML."""
+    return escape(printable(text, limit, lines))
+
+
 def html_table(header: list[str], rows: list[list[str]], wide: bool = False) -> str:
     """A table that scrolls sideways on a narrow screen."""
     mark = ' class="wide"' if wide else ""
-    head = "".join(f"<th{mark}>{escape(text)}</th>" for text in header)
-    body = "".join("<tr>" + "".join(f"<td{mark}>{escape(text)}</td>" for text in row) + "</tr>" for row in rows)
+    head = "".join(f"<th{mark}>{html_text(text)}</th>" for text in header)
+    body = "".join("<tr>" + "".join(f"<td{mark}>{html_text(text)}</td>" for text in row) + "</tr>" for row in rows)
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
@@ -52,7 +60,7 @@ def legend(results: Results) -> str:
     keys = []
     for row in dict.fromkeys(cell.row for cell in results.cells):
         colour = PAGE_COLOURS[row_colour(results, row)]
-        keys.append(f'<span class="key" style="background: {colour}"></span>{escape(row)}')
+        keys.append(f'<span class="key" style="background: {colour}"></span>{html_text(row)}')
     return f'<p class="soft">{"".join(keys)} <span>&nbsp; bars: 95 % intervals</span></p>'
 
 
@@ -67,7 +75,7 @@ def quality(results: Results) -> str:
         charts.insert(0, tradeoff_chart(results, main))
     table = overview(results)
     title = "Trade-off" if tradeoff else "Quality against steps"
-    caption = f'<p class="soft">{escape(table.caption)}</p>'
+    caption = f'<p class="soft">{html_text(table.caption, None)}</p>'
     figures = f"<h3>Figures</h3>{html_table(table.header, table.rows)}{caption}"
     return f"<h2>{title}</h2>{legend(results)}{chart_grid(charts)}{figures}{steps_saved(results)}"
 
@@ -79,7 +87,7 @@ def chart_grid(charts: list[Chart]) -> str:
         svg = as_svg(chart, SMALL if out else LARGE)
         if svg:
             caption = chart.title.removesuffix(" against steps").removesuffix(" in training")
-            out.append(f"<figure><figcaption>{escape(caption)}</figcaption>{svg}</figure>")
+            out.append(f"<figure><figcaption>{html_text(caption)}</figcaption>{svg}</figure>")
     return f'<div class="charts">{"".join(out)}</div>'
 
 
@@ -89,7 +97,7 @@ def steps_saved(results: Results) -> str:
     if not rows:
         return ""
     table = html_table(list(rows[0]), [list(row.values()) for row in rows])
-    note = escape(steps_saved_caption(results))
+    note = html_text(steps_saved_caption(results), None)
     return f'<h3>Steps saved at equal quality</h3>{table}<p class="soft">{note}</p>'
 
 
@@ -102,7 +110,7 @@ def samples(results: Results, folder: Path) -> str:
             continue
         shown = _texts(cells) if cells[0].samples else _pictures(cells, folder)
         if shown:
-            blocks.append(f'<h3>{escape(column)}</h3><div class="pair">{shown}</div>')
+            blocks.append(f'<h3>{html_text(column)}</h3><div class="pair">{shown}</div>')
     if not blocks:
         return ""
     intro = '<p class="soft">The first samples, without selection; same seed in every column.</p>'
@@ -114,9 +122,9 @@ def _pictures(cells: list[Cell], folder: Path) -> str:
     for cell in cells:
         path = folder / cell.picture
         # the name comes from a file and must not lead out of the folder
-        if path.is_file() and path.resolve().is_relative_to(folder.resolve()):
+        if path.is_file() and real_path(path).is_relative_to(real_path(folder)):
             data = base64.b64encode(read_bytes(path, MAX_PICTURE_BYTES, "picture")).decode()
-            name = escape(f"{cell.row}, {cell.column}")
+            name = html_text(f"{cell.row}, {cell.column}")
             image = f'<img alt="samples of {name}" src="data:image/png;base64,{data}">'
             out.append(f"<figure><figcaption>{name}</figcaption>{image}</figure>")
     return "".join(out)
@@ -127,11 +135,11 @@ def _texts(cells: list[Cell]) -> str:
     out = []
     for cell in cells:
         marked = [
-            escape(text) if cell is cells[0] else highlight(base, text)
+            html_text(text, None, lines=True) if cell is cells[0] else highlight(base, text)
             for base, text in zip(cells[0].samples, cell.samples)
         ]
         body = "".join(f"<p>{text}</p>" for text in marked)
-        out.append(f'<div class="text"><strong>{escape(cell.row)}</strong>{body}</div>')
+        out.append(f'<div class="text"><strong>{html_text(cell.row)}</strong>{body}</div>')
     return "".join(out)
 
 
@@ -140,7 +148,7 @@ def highlight(base: str, text: str) -> str:
     old, new = base.split(" "), text.split(" ")
     out = []
     for kind, _, _, start, stop in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
-        words = escape(" ".join(new[start:stop]))
+        words = html_text(" ".join(new[start:stop]), None, lines=True)
         if words:
             out.append(words if kind == "equal" else f"<mark>{words}</mark>")
     return " ".join(out)
@@ -152,7 +160,11 @@ def curves(run: Path | None) -> str:
     charts = []
     for name in CURVES:
         values = [row.get(name, row.get(OLD_CURVES.get(name, name))) for row in rows]
-        points = [(float(i), value) for i, value in enumerate(values, 1) if isinstance(value, (int, float))]
+        points = [
+            (float(i), value)
+            for i, value in enumerate(values, 1)
+            if isinstance(value, (int, float)) and drawable(value)
+        ]
         if len(points) > 1:
             line = Line(name, ROW_COLOURS["student"], _thin(points), markers=False)
             charts.append(Chart(f"{name} in training", "iteration", name, [line]))
@@ -184,7 +196,7 @@ def recipe(run: Path | None) -> str:
     path = None if run is None else run / "recipe.yaml"
     if path is None or not path.is_file():
         return ""
-    text = escape(read_bytes(path, MAX_YAML_BYTES, "recipe").decode("utf-8", "replace"))
+    text = html_text(read_bytes(path, MAX_YAML_BYTES, "recipe").decode("utf-8", "replace"), None, lines=True)
     return f"<h2>Recipe</h2><details><summary>recipe.yaml</summary><pre>{text}</pre></details>"
 
 
@@ -203,14 +215,14 @@ def provenance(results: Results) -> str:
         named = ", ".join(f"{key} {value}" for key, value in cell.settings.items())
         settings.append([cell.row, cell.column, str(cell.n), str(cell.seed), cell.labels, named])
     versions = ", ".join(f"{name} {version}" for name, version in results.packages.items())
-    typed = f"<p><code>{escape(results.command)}</code></p>" if results.command else ""
+    typed = f"<p><code>{html_text(results.command, None)}</code></p>" if results.command else ""
     return (
         "<h2>How these figures were obtained</h2>"
         + html_table(["row", "model", "from", "revision", "hash", "weights", "teacher"], models, wide=True)
         + html_table(["measured by", "kind", "hash", "reference", "size", "hash"], judges, wide=True)
         + "<details><summary>Sampling settings of every cell</summary>"
         + html_table(["model", "sampling", "n", "seed", "labels", "settings"], settings, wide=True)
-        + f'</details><p class="soft">{escape(versions)}; {escape(results.device)}, '
-        f"{results.threads} threads; {escape(results.created)}; {results.seconds:.0f} s; protocol "
-        f"{escape(results.protocol)}.</p>" + typed
+        + f'</details><p class="soft">{html_text(versions)}; {html_text(results.device)}, '
+        f"{results.threads} threads; {html_text(results.created)}; {results.seconds:.0f} s; protocol "
+        f"{html_text(results.protocol)}.</p>" + typed
     )

@@ -31,7 +31,7 @@ def is_frontier(results: Results) -> bool:
     """Whether models have several cells at one step count that differ in temperature or guidance."""
     plain = {(cell.row, cell.steps) for cell in results.cells}
     tuned = {
-        (cell.row, cell.steps, cell.settings.get("temperature"), cell.settings.get("guidance"))
+        (cell.row, cell.steps, str(cell.settings.get("temperature")), str(cell.settings.get("guidance")))
         for cell in results.cells
     }
     return len(plain) < len(tuned)

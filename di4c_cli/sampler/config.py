@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from di4c_cli.schema import MAX_STEPS
+
 RENAMED_KEYS = {
     "lead": "handoff.after",
     "lead_to": "handoff.time",
@@ -20,7 +22,7 @@ class HandoffConfig(BaseModel):
     """The student makes the first steps, its teacher the rest."""
 
     model_config = ConfigDict(extra="forbid")
-    after: int = Field(1, ge=1, description="steps that the student makes before its teacher takes over")
+    after: int = Field(1, ge=1, le=MAX_STEPS, description="steps that the student makes before its teacher takes over")
     time: float | None = Field(None, gt=0, lt=1, description="time that the first step goes down to; none: the grid's")
     shrink: float = Field(0.0, ge=0, le=1, description="in N steps the first one covers (2/N)^shrink of that distance")
     max_steps: int | None = Field(
@@ -38,7 +40,7 @@ class SamplingConfig(BaseModel):
     sampler: Literal["analytical", "confidence", "tau-leaping"] = Field(
         "analytical", description="kind of reverse step"
     )
-    steps: int = Field(4, ge=1, description="sampling steps")
+    steps: int = Field(4, ge=1, le=MAX_STEPS, description="sampling steps")
     last: Literal["sample", "argmax"] = Field("sample", description="what the last step does")
     grid: Literal["uniform", "pixels"] = Field("uniform", description="times: i/N, or the pixel grid from 0.01")
     guidance: float = Field(0.0, description="classifier-free guidance scale, used where a label is given")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from di4c_cli.errors import UserError
 from di4c_cli.sampler.config import HandoffConfig, SamplingConfig
+from di4c_cli.schema import MAX_CORRECTOR_STEPS, MAX_STEPS
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,6 +25,8 @@ MAX_LOGITS = {"cpu": 1 << 23, "gpu": 1 << 28}
 """Most logits that the head makes in one call: 32 MB, 1 GB."""
 MAX_SYMBOLS = {"cpu": 1 << 14, "gpu": 1 << 18}
 """Most symbols of a batch unless its size is given."""
+MAX_TILE = 4096
+"""Samples per network call, as in config.json."""
 LAST_PIXEL_TIME = 0.01
 """The last time before data on the pixel grid (section sampling)."""
 
@@ -33,15 +36,19 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "precision": ("fp32", "bf16"),
 }
 RANGES: dict[str, tuple[Callable[[float], bool], str, str]] = {
-    "steps": (lambda v: v >= 1, "{} sampling steps are too few.", "Use --steps 1 or more."),
+    "steps": (lambda v: 1 <= v <= MAX_STEPS, "{} sampling steps are impossible.", f"Use --steps 1 to {MAX_STEPS}."),
     "hybrid": (lambda v: v >= 0, "--hybrid {} is negative.", "Use --hybrid 0 or more."),
     "temperature": (lambda v: 0 < v < math.inf, "Temperature {} is not positive.", "Use a positive number."),
     "top_p": (lambda v: 0 < v <= 1, "top-p {} is not a probability.", "Use --top-p above 0, at most 1."),
     "guidance": (math.isfinite, "Guidance {} is not a number.", "Use a finite --guidance."),
     "handoff_time": (lambda v: 0 < v < 1, "Hand-off time {} is impossible.", "Use a time between 0 and 1."),
-    "corrector": (lambda v: v >= 0, "{} corrector steps are impossible.", "Use --corrector 0 or more."),
+    "corrector": (
+        lambda v: 0 <= v <= MAX_CORRECTOR_STEPS,
+        "{} corrector steps are impossible.",
+        f"Use --corrector 0 to {MAX_CORRECTOR_STEPS}.",
+    ),
     "corrector_step": (lambda v: 0 < v <= 1, "Corrector step {} is impossible.", "Use a size in (0, 1]."),
-    "tile": (lambda v: v >= 0, "A tile of {} samples is impossible.", "Leave --tile out."),
+    "tile": (lambda v: 0 <= v <= MAX_TILE, "A tile of {} samples is impossible.", f"Use --tile 0 to {MAX_TILE}."),
     "head_rows": (lambda v: v >= 1, "The head needs at least one row, not {}.", "Leave head_rows out."),
 }
 """For each number the test of its range, what to say if it fails, and what to do then."""

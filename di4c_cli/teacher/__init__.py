@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from di4c_cli import hub, recipe_file
 from di4c_cli.errors import UserError
+from di4c_cli.printable import printable
 from di4c_cli.teacher import plugins, registry
 from di4c_cli.teacher.bundle import Bundle, LoadedModel, LoadOptions
 from di4c_cli.teacher.model_files import ModelFiles
@@ -33,11 +34,11 @@ def resolve(ref: str, verbose: bool = False, **options: Any) -> LoadedModel:
 
 def show_report(report: LoadReport, verbose: bool) -> None:
     """Print the report if `verbose`, otherwise log it; `di4c --verbose` shows the log."""
-    text = "\n".join(report.lines())
-    if verbose:
-        print(text, file=sys.stderr)
-    else:
-        logging.getLogger(__name__).info(text)
+    for line in map(printable, report.lines()):
+        if verbose:
+            print(line, file=sys.stderr)
+        else:
+            logging.getLogger(__name__).info("%s", line)
 
 
 def read(ref: str, **options: Any) -> Bundle:

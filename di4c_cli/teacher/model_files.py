@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from di4c_cli.errors import UserError
+from di4c_cli.files import real_path
 from di4c_cli.foreign.regular import is_regular
 from di4c_cli.foreign.structured import StructureError, parse_json
 from di4c_cli.teacher import safe
@@ -38,7 +39,7 @@ class ModelFiles:
             found = _inside(path)
             if not found:
                 raise UserError(f"{path} holds neither a config.json nor a checkpoint.", NAME_MODEL)
-            return cls(path.resolve().name, found, {"path": path.name})
+            return cls(real_path(path).name, found, {"path": path.name})
         if not is_regular(path):
             raise UserError(f"{path} is not a readable file.", NAME_MODEL)
         # tauLDR keeps config/ beside checkpoints/; the other formats keep the configuration beside the weights

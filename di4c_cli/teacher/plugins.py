@@ -6,12 +6,14 @@ a format: a module with `NAME`, `detect(source)` and `read(source, options)`, wh
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
 from typing import Any
 
 from di4c_cli.errors import Failure
+from di4c_cli.teacher import registry
 from di4c_cli.teacher.bundle import Bundle, LoadOptions
 
 ENTRY_POINT_GROUP = "di4c.teachers"
@@ -46,6 +48,12 @@ def read(name: str, options: LoadOptions) -> Bundle | None:
     """The teacher that a package adds under this name, or None."""
     point = points().get(name)
     if point is None:
+        return None
+    if registry.known(name):
+        package = point.dist.name if point.dist else point.value
+        logging.getLogger(__name__).warning(
+            f"'{name}' is di4c's own model; the one of the package {package} is ignored."
+        )
         return None
     thing = loaded(point)
     if is_format(thing):

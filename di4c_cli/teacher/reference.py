@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from di4c_cli import hub
+from di4c_cli import files, hub
 from di4c_cli.config import ModelConfig
 from di4c_cli.errors import UserError
 from di4c_cli.limits import read_config
@@ -45,6 +45,7 @@ def find(ref: str, options: LoadOptions) -> ModelFiles:
 def exists(ref: str) -> bool:
     """Whether a reference is a path on this machine."""
     try:
+        files.recover(Path(ref))
         return Path(ref).exists()
     except (OSError, ValueError):  # too long for a path, or with a NUL inside
         return False

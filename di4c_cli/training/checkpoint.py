@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import pickle
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -27,12 +26,6 @@ from di4c_cli.training.run_folder import CHECKPOINT_PREFIX, checkpoint_folders
 BEST_FILE = "best.safetensors"
 READ_ERRORS = (OSError, EOFError, RuntimeError, ValueError, KeyError, TypeError)
 """Exceptions of the readers for a truncated or altered file."""
-FULL_DISK_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-FULL_DISK_WORDS = (
-    *("No space left", "os error 28", "File too large", "quota exceeded"),
-    *("PytorchStreamWriter", "unexpected pos"),
-)
-"""The three libraries that write files each report a full disk in their own words."""
 
 
 @dataclass
@@ -132,8 +125,7 @@ def save(root: Path, progress: Progress, trained: CheckpointedObjects, keep: int
             (part / "state.json").write_text(json.dumps(state) + "\n")
     if accelerator.is_main_process:
         for old in checkpoint_folders(root)[:-keep]:
-            # renamed first: a half deleted checkpoint must not be taken for a complete one
-            shutil.rmtree(old.rename(old.with_name(f".{old.name}.old")), ignore_errors=True)
+            files.remove_folder(old)
     return target
 
 
@@ -145,26 +137,10 @@ def _shared_folder(target: Path, accelerator: Accelerator) -> Iterator[Path]:
         yield Path(name)
         accelerator.wait_for_everyone()
         return
-    with full_disk_explained(target), files.new_folder(target) as part:
+    with files.new_folder(target) as part:
         broadcast_object_list([str(part)])
         yield part
         accelerator.wait_for_everyone()
-
-
-@contextmanager
-def full_disk_explained(target: Path) -> Iterator[None]:
-    """Report a full disk while writing `target` in one sentence; other errors pass."""
-    try:
-        yield
-    except (OSError, SafetensorError, RuntimeError) as error:
-        told = any(words in str(error) for words in FULL_DISK_WORDS)
-        if not told and getattr(error, "errno", None) not in FULL_DISK_ERRNOS:
-            raise
-        raise Failure(
-            f"The disk is full: {target.name} could not be written to {target.parent}; "
-            "the last complete checkpoint is intact.",
-            "Free space and run the same command again.",
-        ) from error
 
 
 def load(folder: Path, trained: CheckpointedObjects) -> Progress:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from di4c_cli.schema import Section
+from di4c_cli.schema import MAX_BATCH, MAX_ITERATIONS, MAX_SAMPLES, MAX_STEPS, Section
 
 Decay = Annotated[float, Field(ge=0, lt=1)]
 
@@ -22,7 +22,7 @@ class OptimizerConfig(Section):
     betas: tuple[Decay, Decay] = Field((0.9, 0.999), description="decay of the two moments, each below 1")
     eps: float = Field(1e-8, gt=0, description="added to the denominator")
     weight_decay: float = Field(0.0, ge=0, description="weight decay")
-    warmup: int = Field(0, ge=0, description="iterations of linear warm-up")
+    warmup: int = Field(0, ge=0, le=MAX_ITERATIONS, description="iterations of linear warm-up")
     decay: Literal["none", "cosine"] = Field("none", description="after the warm-up: constant, or a cosine to zero")
     clip: float | None = Field(1.0, gt=0, description="gradient norm limit; none: no clipping")
 
@@ -30,14 +30,18 @@ class OptimizerConfig(Section):
 class TrainingConfig(Section):
     """The loop."""
 
-    iterations: int = Field(1000, ge=1, description="training steps a round")
-    batch: int = Field(16, ge=1, description="samples per iteration over all processes and accumulation steps")
-    micro_batch: int | None = Field(None, ge=1, description="samples per process and backward pass; none: all at once")
+    iterations: int = Field(1000, ge=1, le=MAX_ITERATIONS, description="training steps a round")
+    batch: int = Field(
+        16, ge=1, le=MAX_BATCH, description="samples per iteration over all processes and accumulation steps"
+    )
+    micro_batch: int | None = Field(
+        None, ge=1, le=MAX_BATCH, description="samples per process and backward pass; none: all at once"
+    )
     optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig, description="Adam and its learning rate")
     ema: float = Field(0.9999, ge=0, lt=1, description="decay of the averaged weights, which become the student")
     precision: Literal["no", "bf16", "fp16"] = Field("no", description="autocast; `no` is float32")
-    checkpoint_every: int = Field(500, ge=1, description="iterations between checkpoints")
-    keep: int = Field(2, ge=1, description="checkpoints kept")
+    checkpoint_every: int = Field(500, ge=1, le=MAX_ITERATIONS, description="iterations between checkpoints")
+    keep: int = Field(2, ge=1, le=MAX_ITERATIONS, description="checkpoints kept")
     activation_checkpointing: bool = Field(False, description="less memory, more time")
     compile: bool = Field(False, description="torch.compile of the student")
     dropout: float = Field(0.0, ge=0, lt=1, description="of the student at t; teacher and student at u run without")
@@ -49,17 +53,24 @@ class TrainingConfig(Section):
         0.0, ge=0, le=1, description="share of the samples that the teacher generates instead of data"
     )
     synthetic_pool: int = Field(
-        1024, ge=1, description="different teacher samples in a round; without data, this number over `synthetic_share`"
+        1024,
+        ge=1,
+        le=MAX_SAMPLES,
+        description="different teacher samples in a round; without data, this number over `synthetic_share`",
     )
-    synthetic_steps: int = Field(16, ge=1, description="sampling steps of the teacher for these samples")
+    synthetic_steps: int = Field(16, ge=1, le=MAX_STEPS, description="sampling steps of the teacher for these samples")
     flip: bool = Field(False, description="random horizontal flips (images)")
     crop: Literal["centre", "random"] = Field(
         "centre",
         description="square cut out of images of another shape before a VQGAN encodes them; `random`: one of each "
         "image, resized bilinearly, as in the authors' MaskGIT code",
     )
-    sample_every: int = Field(0, ge=0, description="write samples every so many iterations; 0: never")
-    max_bad_steps: int = Field(20, ge=1, description="non-finite losses in a row before the run stops")
+    sample_every: int = Field(
+        0, ge=0, le=MAX_ITERATIONS, description="write samples every so many iterations; 0: never"
+    )
+    max_bad_steps: int = Field(
+        20, ge=1, le=MAX_ITERATIONS, description="non-finite losses in a row before the run stops"
+    )
     trackers: list[Literal["tensorboard", "wandb", "trackio"]] = Field(
         default_factory=list, description="other trackers of the metrics; none: metrics.jsonl only"
     )

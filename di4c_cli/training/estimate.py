@@ -15,7 +15,8 @@ from torch.nn import functional
 from di4c_cli.build import build_on_meta
 from di4c_cli.config import ModelConfig
 from di4c_cli.denoiser import Denoiser
-from di4c_cli.memory import gpu_memory
+from di4c_cli.errors import UserError
+from di4c_cli.memory import gpu_memory, physical_memory
 from di4c_cli.recipe import Recipe
 from di4c_cli.training.plan import BatchPlan
 from di4c_cli.training.student_init import method_on_meta
@@ -126,6 +127,16 @@ def estimate(config: ModelConfig, teacher: ModelConfig, recipe: Recipe, plan: Ba
         activations=activation_bytes(config, recipe, sequences),
         loss_chunk=sum(recipe.method.loss_memory(gpu_memory())),
     )
+
+
+def check_memory(memory: Memory) -> None:
+    """Reject a step that cannot fit into the memory of this machine."""
+    have = physical_memory()
+    if memory.total > have:
+        raise UserError(
+            f"A training step needs about {memory.total / 2**30:.0f} GB, and this machine has {have / 2**30:.0f} GB.",
+            "Use a smaller --micro-batch or --batch; `di4c distill --dry-run` estimates the need.",
+        )
 
 
 def available(device: torch.device) -> int:

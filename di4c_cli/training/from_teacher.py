@@ -14,6 +14,8 @@ from di4c_cli.config import ModelConfig
 from di4c_cli.model import load, load_folder
 from di4c_cli.recipe import Recipe
 from di4c_cli.training.checkpoint import Progress
+from di4c_cli.training.estimate import check_memory, estimate
+from di4c_cli.training.plan import make_batch_plan
 from di4c_cli.training.round_data import open_round_data, with_synthetic
 from di4c_cli.training.start import RoundStart
 from di4c_cli.training.student_init import method_on_meta, new_student, student_config
@@ -30,7 +32,12 @@ class FromTeacher:
     def read(self) -> None:
         """Read teacher and data, and check that λ fits network and method; nothing is written."""
         self.teacher = load(self.recipe.teacher, weights=self.recipe.init_weights)
-        method_on_meta(self.recipe, student_config(self.teacher, self.recipe, 1), self.teacher.config)
+        student = student_config(self.teacher, self.recipe, 1)
+        method_on_meta(self.recipe, student, self.teacher.config)
+        if self.accelerator.device.type == "cpu":
+            training, processes = self.recipe.training, self.accelerator.num_processes
+            plan = make_batch_plan(training.batch, training.micro_batch, processes)
+            check_memory(estimate(student, self.teacher.config, self.recipe, plan))
         self.source = open_round_data(self.recipe, self.teacher, 1, self.accelerator.device)
         labels = self.teacher.denoiser.labels
         if self.accelerator.is_main_process and labels and self.source.read(0, 1).label is None:

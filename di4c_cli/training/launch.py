@@ -24,18 +24,20 @@ from typing import TYPE_CHECKING
 import psutil
 
 from di4c_cli.errors import UserError
+from di4c_cli.printable import printable
 from di4c_cli.recipe_file import nearest
+from di4c_cli.signals import LAUNCHER_VARIABLE, StoppedBySignal, patience
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing import SubprocessContext
 
-LAUNCHER_VARIABLE = "DI4C_LAUNCHED"
-"""Environment variable of launched processes; its value is the process id of the launcher."""
 FAILURE_GRACE_SECONDS = 5
 """Time that the other processes have to end by themselves after one has failed."""
 CHECKPOINT_SECONDS = 7200
 """Longest time that the processes may take to finish their step and write a checkpoint after a signal."""
 POLL_SECONDS = 0.05
+MAX_DIGITS = 6
+"""Digits of a launcher's numbers: more processes or ports do not exist."""
 HANDLED_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 """Signals for which torch installs handlers; they are restored when the run has ended."""
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -45,6 +47,26 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 def launched() -> bool:
     """Whether a launcher started this process: ours, `accelerate launch` or torchrun."""
     return LAUNCHER_VARIABLE in os.environ or "WORLD_SIZE" in os.environ or "LOCAL_RANK" in os.environ
+
+
+def check_launcher_variables() -> None:
+    """Reject values of a launcher's variables that no launcher sets; torch would wait for processes that never come."""
+    if "WORLD_SIZE" not in os.environ and "LOCAL_RANK" not in os.environ:
+        return
+    hint = "Unset it, or start the run with --processes, torchrun or `accelerate launch`."
+    numbers = {"WORLD_SIZE": 1, "RANK": 0, "LOCAL_RANK": -1, "MASTER_PORT": 0}
+    for name in numbers:
+        text = os.environ.get(name, str(numbers[name]))
+        if text != "-1" and not (text.isascii() and text.isdecimal() and len(text) <= MAX_DIGITS):
+            raise UserError(f"The environment variable {name} is '{text}' and not a sensible whole number.", hint)
+        numbers[name] = int(text)
+    size = numbers["WORLD_SIZE"]
+    for name in ("RANK", "LOCAL_RANK"):
+        if numbers[name] >= max(size, 1):
+            raise UserError(f"The environment variable {name} is {numbers[name]} with WORLD_SIZE {size}.", hint)
+    if (size > 1 or numbers["LOCAL_RANK"] >= 0) and not os.environ.get("MASTER_ADDR"):
+        name = "WORLD_SIZE" if size > 1 else "LOCAL_RANK"
+        raise UserError(f"The environment variable {name} is set, but MASTER_ADDR is not.", hint)
 
 
 def presets() -> dict[str, Path]:
@@ -63,6 +85,14 @@ def preset(name: str) -> Path:
         f"Unknown Accelerate configuration '{name}'.{nearest(name, known)}",
         f"Choose one of {', '.join(known)}, or give the path of a YAML file.",
     )
+
+
+def configured_processes(config: Path) -> tuple[int, int]:
+    """The numbers of processes and machines in an Accelerate configuration; 1 where it has none."""
+    text = config.read_text(encoding="utf-8", errors="replace")
+    found = [re.search(rf"^{key}:\s*(\d{{1,9}})\s*$", text, re.M) for key in ("num_processes", "num_machines")]
+    processes, machines = (int(number.group(1)) if number else 1 for number in found)
+    return processes, max(1, machines)
 
 
 def launch_with_accelerate(config: Path, processes: int | None, arguments: list[str]) -> int:
@@ -98,7 +128,7 @@ def _run(command: list[str], environments: list[dict[str, str]]) -> int:
     logging.getLogger(elastic.__name__).setLevel(logging.CRITICAL)
     before = {number: signal.getsignal(number) for number in HANDLED_SIGNALS}
     ranks = range(len(environments))
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+    with patience(), tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         try:
             context = elastic.start_processes(
                 "di4c",
@@ -113,7 +143,7 @@ def _run(command: list[str], environments: list[dict[str, str]]) -> int:
             finally:
                 context.close(signal.SIGKILL)
         except elastic.SignalException as error:  # while the processes were started
-            return 128 + error.sigval
+            raise StoppedBySignal(error.sigval) from None
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
@@ -172,14 +202,17 @@ def common_exit_code(codes: Mapping[int, int], first: int, stopped: bool, detail
     """
     if stopped:
         found = set(codes.values())
-        return next((128 + number for number in STOP_SIGNALS if found & {128 + number, -number}), 1)
+        number = next((number for number in STOP_SIGNALS if found & {128 + number, -number}), None)
+        if number is not None and codes[0] < 0:  # killed before it could say so
+            print(f"di4c: {StoppedBySignal(number)}", file=sys.stderr, flush=True)
+        return 1 if number is None else 128 + number
     code = codes[first]
     if code > 0 and (first == 0 or codes[0] == code):
         return code
     reason = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
     print(
         f"di4c: process {first + 1} of {len(codes)} {reason}, so the run stopped"
-        f"{f' ({detail})' if detail else ''}. "
+        f"{f' ({printable(detail)})' if detail else ''}. "
         "The last checkpoint is intact; run the same command again to go on.",
         file=sys.stderr,
         flush=True,

@@ -1,7 +1,8 @@
 """Inside a training process: its accelerator and device, decisions shared by all processes, and signals.
 
-The first Ctrl-C or SIGTERM asks the training loop to stop after its step; the second ends the process at once. A
-stopped run ends with 128 + the signal's number, as shells report it: 130 after Ctrl-C, 143 after SIGTERM.
+While a round trains, the first Ctrl-C or SIGTERM asks the training loop to stop after its step; the second ends the
+process at once. Before and between rounds the first one ends it (`di4c_cli.signals`). A stopped run ends with 128 + the
+signal's number, as shells report it: 130 after Ctrl-C, 143 after SIGTERM.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from accelerate.utils import InitProcessGroupKwargs, broadcast_object_list
 from torch import distributed
 
 from di4c_cli.errors import Di4cError, UserError
-from di4c_cli.training.launch import LAUNCHER_VARIABLE
+from di4c_cli.limits import process_limit
+from di4c_cli.signals import SAME_KEY_PRESS_SECONDS, patience
+from di4c_cli.training.launch import check_launcher_variables
 
 COLLECTIVE_TIMEOUT = timedelta(hours=2)
 """How long processes wait for each other; one may be encoding a corpus. A dead process is noticed at once."""
@@ -32,8 +35,6 @@ DEVICE_VARIABLE = "ACCELERATE_TORCH_DEVICE"
 """Environment variable in which Accelerate looks for the device."""
 LOST_CONNECTION_WORDS = ("Connection closed by peer", "Connection reset", "Broken pipe", "Socket", "gloo", "NCCL")
 """Words of torch's error messages which mean that another process of the run is gone."""
-SAME_KEY_PRESS_SECONDS = 0.2
-"""A second signal within this time belongs to the same key press: some launchers send it twice."""
 
 Value = TypeVar("Value")
 
@@ -61,6 +62,7 @@ def lost_contact(error: Exception) -> bool:
 
 def make_accelerator(precision: str, device: str | None, trackers: Sequence[str], project: Path) -> Accelerator:
     """The accelerator of this process, for as many processes as the launcher started."""
+    check_launcher_variables()
     check_device(device)
     # a second run in one Python process may use another precision
     AcceleratorState._reset_state(reset_partial_state="WORLD_SIZE" not in os.environ)
@@ -120,6 +122,20 @@ def check_device(device: str | None) -> None:
         )
 
 
+def check_processes(processes: int, device: str | None, oversubscribe: bool = False) -> None:
+    """Reject more processes than devices; CPU cores can be oversubscribed on request."""
+    cpu = on_cpu(device)
+    devices = (os.cpu_count() or 1) if cpu else max(1, torch.cuda.device_count())
+    limit = process_limit(devices, cpu and oversubscribe)
+    if processes > limit:
+        kind = "CPU cores" if cpu else "GPUs"
+        more = ", or add --oversubscribe" if cpu and processes <= process_limit(devices, True) else ""
+        raise UserError(
+            f"{processes} processes are more than this machine's {devices} {kind} allow (at most {limit}).",
+            f"Use --processes {limit} or fewer{more}.",
+        )
+
+
 def on_main(accelerator: Accelerator, action: Callable[[], Value]) -> Value:
     """Run an action in the main process only and give its result, or its error, to all processes."""
     message: list[Any] = [None, None]
@@ -141,24 +157,23 @@ def leaving_process_group() -> Iterator[None]:
     """Leave the process group when all processes end with an error; its threads would otherwise abort at exit."""
     try:
         yield
-    except Di4cError:
+    except (Di4cError, KeyboardInterrupt):
         if distributed.is_initialized():
             distributed.destroy_process_group()
         raise
 
 
 class StopRequest:
-    """`asked` becomes true when a signal arrives, or when the launcher of this process has died."""
+    """`asked` becomes true when a signal arrives."""
 
     def __init__(self, loud: bool = True) -> None:
         self.loud = loud
         self._first: dict[int, float] = {}
-        self._parent = os.getppid() if os.environ.get(LAUNCHER_VARIABLE) == str(os.getppid()) else None
 
     @property
     def asked(self) -> bool:
         """Whether the run should stop; the loop reads it once per step."""
-        return bool(self._first) or (self._parent is not None and os.getppid() != self._parent)
+        return bool(self._first)
 
     @property
     def exit_code(self) -> int:
@@ -192,7 +207,8 @@ def stop_on_signal(loud: bool = True) -> Iterator[StopRequest]:
         except ValueError:  # not the main thread (a notebook's worker): signals stay as they are
             break
     try:
-        yield request
+        with patience():
+            yield request
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

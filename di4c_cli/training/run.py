@@ -11,10 +11,10 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
-from di4c_cli.errors import Failure
+from di4c_cli import files
+from di4c_cli.errors import Failure, UserError
 from di4c_cli.model_folder import save_folder
 from di4c_cli.recipe import Recipe
-from di4c_cli.training.checkpoint import full_disk_explained
 from di4c_cli.training.from_data import FromData
 from di4c_cli.training.from_teacher import FromTeacher
 from di4c_cli.training.loop import Report, RunContext, TrainingLoop
@@ -24,6 +24,7 @@ from di4c_cli.training.plan import make_batch_plan
 from di4c_cli.training.pretrain_config import PretrainConfig, RunRecipe
 from di4c_cli.training.pretrain_data import TOKENIZER_FILE
 from di4c_cli.training.processes import (
+    Stopped,
     StopRequest,
     idle_mps,
     leaving_process_group,
@@ -106,7 +107,9 @@ def _train(
     with ExitStack() as stack:
         on_main(accelerator, lambda: _claim(folder, recipe, options, stack))
         try:
-            run.all_rounds(stack.enter_context(stop_on_signal(loud=main)))
+            run.all_rounds()
+        except UserError as error:  # a bad record far inside the data: files are written by now
+            raise Failure(error.message, error.hint) from error
         except RuntimeError as error:
             if accelerator.num_processes == 1 or not lost_contact(error):
                 raise
@@ -123,7 +126,7 @@ def _claim(folder: RunFolder, recipe: RunRecipe, options: RunOptions, stack: Exi
         moved = folder.move_aside()
         if moved is not None:
             options.say(f"The old run is now {moved}.")
-    stack.enter_context(folder.lock())
+    stack.enter_context(files.lock(folder.path))
     folder.clean()
     folder.start(recipe)
 
@@ -142,39 +145,40 @@ class Run:
         if not accelerator.is_main_process:
             start.read()
 
-    def all_rounds(self, stop: StopRequest) -> None:
+    def all_rounds(self) -> None:
         """Train every round that is not finished, then draw the curves and write the run's model."""
         start_trackers(self.accelerator, self.recipe, self.folder.path.name)
         for number in range(1, self.recipe.rounds + 1):
             if not self.folder.round_done(number):
-                self.one_round(number, stop)
+                self.one_round(number)
             self.accelerator.wait_for_everyone()
         if self.accelerator.is_main_process:
-            with full_disk_explained(self.folder.model):
-                draw_curves(read_rows(self.folder.metrics), self.folder.curves, self.recipe.method.live_metrics)
-                self.folder.finish(self.recipe.rounds)
+            draw_curves(read_rows(self.folder.metrics), self.folder.curves, self.recipe.method.live_metrics)
+            self.folder.finish(self.recipe.rounds)
         self.accelerator.wait_for_everyone()
         self.accelerator.end_training()
 
-    def one_round(self, number: int, stop: StopRequest) -> None:
+    def one_round(self, number: int) -> None:
         """Train one round from its last checkpoint, if it has one, and write its model."""
         begin = self.start.round(number, self.folder.round_model(number - 1) if number > 1 else None)
         last = self.folder.last_checkpoint(number)
         metrics = self._metrics(number, last)
-        try:
-            loop = self._loop(number, begin, self._context(number, stop, metrics, begin))
-            if last is not None:
-                loop.resume(last)
-            loop.run()
-            tensors = loop.weights()
-        finally:
-            if metrics is not None:
-                metrics.close()
-        if self.accelerator.is_main_process:
-            goal = self.folder.round_model(number)
-            with full_disk_explained(goal):
+        with stop_on_signal(loud=self.accelerator.is_main_process) as stop:
+            try:
+                loop = self._loop(number, begin, self._context(number, stop, metrics, begin))
+                if last is not None:
+                    loop.resume(last)
+                loop.run()
+                tensors = loop.weights()
+            finally:
+                if metrics is not None:
+                    metrics.close()
+            if self.accelerator.is_main_process:
                 model, card = begin.model(tensors), self.start.card(begin.config, loop.progress)
+                goal = self.folder.round_model(number)
                 save_folder(goal, begin.config, model.denoiser, card, begin.codec_file, self.start.weights_dtype)
+        if stop.asked and number < self.recipe.rounds:
+            raise Stopped(f"Stopped after round {number}.", "Run the same command again to resume.", stop.exit_code)
         self.accelerator.free_memory()
 
     def _loop(self, number: int, begin: RoundStart, context: RunContext) -> TrainingLoop:

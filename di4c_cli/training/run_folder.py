@@ -1,12 +1,10 @@
-"""The folder of a run: its paths, whether a command may resume it, and the lock of its one writer."""
+"""The folder of a run: its paths, whether a command may resume it, and what killed processes left in it."""
 
 from __future__ import annotations
 
-import fcntl
 import shutil
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from enum import Enum
 from itertools import chain, count
 from pathlib import Path
@@ -82,11 +80,9 @@ class RunFolder:
     def clean(self) -> None:
         """Remove the incomplete files of killed processes; the caller must hold the lock."""
         for folder in (self.path, *self.path.glob("round-*"), *self.path.glob("round-*/checkpoints")):
+            files.recover(folder / "student")
             for path in [*folder.glob(".*.part"), *folder.glob(".*.old")]:
-                if path.is_dir() and not path.is_symlink():
-                    shutil.rmtree(path, ignore_errors=True)
-                else:
-                    path.unlink(missing_ok=True)
+                files.remove(path)
 
     def state(self, recipe: RunRecipe) -> RunState:
         """New, unfinished or finished; the folder of another recipe is rejected with the differences."""
@@ -95,7 +91,7 @@ class RunFolder:
         if not self.path.is_dir():
             raise UserError(f"{self.path} is a file.", "Choose another --out.")
         if not self.recipe.is_file():
-            if any(not _is_leftover(entry.name) for entry in self.path.iterdir()):
+            if any(not files.is_leftover(entry.name) for entry in self.path.iterdir()):
                 raise UserError(
                     f"{self.path} holds something that is not a di4c run.",
                     "Choose another --out, or --force moves it aside.",
@@ -118,7 +114,7 @@ class RunFolder:
         name = f"{self.path.name}.old-{time.strftime('%Y%m%d-%H%M%S')}"
         names = chain([name], (f"{name}-{number}" for number in count(2)))
         target = next(path for path in map(self.path.with_name, names) if not path.exists())
-        with self.lock() if (self.path / ".lock").is_file() else nullcontext():
+        with files.lock(self.path) if self.path.is_dir() else nullcontext():
             self.path.rename(target)
         return target
 
@@ -130,24 +126,6 @@ class RunFolder:
         """Copy the last round's model to the run's top, where its presence marks the run as finished."""
         with files.new_folder(self.model) as part:
             shutil.copytree(self.round_model(rounds), part, dirs_exist_ok=True)
-
-    @contextmanager
-    def lock(self) -> Iterator[None]:
-        """Allow one writer at a time; the system releases the lock of a killed process."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        with (self.path / ".lock").open("w") as handle:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise UserError(
-                    f"Another di4c is writing to {self.path}.", "Wait for it or choose another --out."
-                ) from None
-            yield
-
-
-def _is_leftover(name: str) -> bool:
-    """Whether a name is the lock or an incomplete file of a process that was killed at its start."""
-    return name == ".lock" or (name.startswith(".") and name.endswith(".part"))
 
 
 def _with_defaults(tree: dict[str, Any], schema: type[RunRecipe]) -> dict[str, Any]:
@@ -183,7 +161,7 @@ def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 def default_out(teacher: str, recipe: str, seed: int) -> Path:
     """`runs/<teacher>-<recipe>-s<seed>`, with only the last part of a teacher's path."""
     path, here = Path(teacher), Path(teacher).exists()
-    words = [word for word in (path.resolve() if here else path).parts if word not in ("/", ".", "..")]
+    words = [word for word in (files.real_path(path) if here else path).parts if word not in ("/", ".", "..")]
     if len(words) > 1 and words[-1] in ("student", "teacher"):
         words = words[:-1]
     name = "-".join(words[-1:] if here else words) or "model"

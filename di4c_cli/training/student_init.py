@@ -12,6 +12,7 @@ from di4c_cli.build import build_denoiser, build_on_meta
 from di4c_cli.config import ModelConfig
 from di4c_cli.denoiser import Denoiser
 from di4c_cli.errors import UserError
+from di4c_cli.files import real_path
 from di4c_cli.methods import implementation
 from di4c_cli.methods.base import Method, MethodSetup
 from di4c_cli.model import Model
@@ -62,7 +63,7 @@ def _history(teacher: Model, recipe: Recipe, round_number: int) -> dict[str, Any
 def public_name(ref: str) -> str:
     """A name or Hub id unchanged; only the last part of a local path, so that the card shows no private path."""
     path = Path(ref)
-    return path.resolve().name if path.is_absolute() or path.exists() else ref
+    return real_path(path).name if path.is_absolute() or path.exists() else ref
 
 
 def new_student(teacher: Model, config: ModelConfig, recipe: Recipe, round_number: int) -> Denoiser:

@@ -228,7 +228,7 @@ MISTAKES = [
     (["--shape", "mnist"], "unknown"),
     (["--shape", "cifar10", "--teacher", "tiny-digits"], "exclude each other"),
     (["--student", "tiny-digits-student", "--student", "tiny-text-student"], "two models for one row"),
-    (["--steps", "0"], "too few"),
+    (["--steps", "0"], "impossible"),
     (["--out", "x.pdf"], "not a .png"),
     (["--device", "abacus"], "no device"),
 ]

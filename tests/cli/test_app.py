@@ -7,14 +7,11 @@ import subprocess
 import sys
 
 import pytest
-import torch
-import typer
 from rich.text import Text
 from typer.main import get_command
 
 from di4c_cli import __version__
 from di4c_cli.cli.app import COMMANDS, app
-from di4c_cli.cli.console import guarded
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
@@ -78,33 +75,6 @@ def test_recipes_ignores_a_closed_pipe() -> None:
     command = f"{sys.executable} -m di4c_cli recipes | head -n 1; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
     assert done.stderr == "" and done.stdout.splitlines()[-1] in ("0", "1")
-
-
-@pytest.mark.parametrize(
-    ("error", "place"),
-    [
-        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB."), "cuda"),
-        (RuntimeError("MPS backend out of memory (MPS allocated: 18.10 GB)"), "mps"),
-        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: 12 bytes"), "the CPU"),
-        (MemoryError(), "the CPU"),
-    ],
-)
-def test_guarded_reports_lack_of_memory_in_one_sentence(
-    error: Exception, place: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def command() -> None:
-        raise error
-
-    with pytest.raises(typer.Exit) as ended:
-        guarded(command)()
-    said = capsys.readouterr().err
-    assert ended.value.exit_code == 1 and said.count("\n") == 1
-    assert f"Out of memory on {place}." in said and "--micro-batch 1" in said
-
-
-def test_guarded_passes_other_runtime_errors() -> None:
-    with pytest.raises(RuntimeError, match="a bug"):
-        guarded(lambda: (_ for _ in ()).throw(RuntimeError("a bug")))()
 
 
 def test_completion_is_offered() -> None:

@@ -23,7 +23,7 @@ def test_recipe_keys_all_have_a_meaning() -> None:
 
 def test_recipes_page_says_values_in_words() -> None:
     text = make_recipes.page()
-    assert "- `latents` (integer, ≥ 1; default `16`): L, λ draws per sample (M = N = L)\n" in text
+    assert "- `latents` (integer, ≥ 1, ≤ 16384; default `16`): L, λ draws per sample (M = N = L)\n" in text
     assert "- `distil_weight` (number or `1/step`; default `1`): " in text
-    assert "- `grid` (integer or none, ≥ 2; default `null`): " in text
+    assert "- `grid` (integer or none, ≥ 2, ≤ 1000000000; default `null`): " in text
     assert "### `training.optimizer`" in text and "- `betas` (2 numbers; default `[0.9, 0.999]`): " in text

@@ -174,5 +174,5 @@ def test_tiny_speedup_passes_the_device_on(tmp_path: Path, monkeypatch: pytest.M
         raise KeyboardInterrupt
 
     monkeypatch.setattr("di4c_cli.evaluation.pipeline.load_models", stop)
-    CliRunner().invoke(app, [*line, "meta"])
-    assert used == [("tiny-digits-student", "tiny-digits", {}, "meta")]
+    CliRunner().invoke(app, [*line, "cpu:0"])
+    assert used == [("tiny-digits-student", "tiny-digits", {}, "cpu:0")]

@@ -7,16 +7,20 @@ import fcntl
 import os
 import pty
 import re
+import signal
 import struct
 import subprocess
 import sys
 import termios
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from typer.testing import CliRunner
 
+from di4c_cli import files
 from di4c_cli.cli.app import app
 
 OVERRIDES = (1 << 1) | (1 << 2)
@@ -110,6 +114,69 @@ def in_terminal(columns: int, *words: object, **environment: str) -> tuple[int, 
         os.close(main)
         code = child.wait(timeout=300)
     return code, seen.decode("utf-8", errors="replace")
+
+
+def run_killed(words: list[object], root: Path, at: int | None = None) -> int:
+    """Run a command in a copy of this process that is killed before its change number `at` of the files under `root`.
+
+    Every creation, opening for writing, rename, deletion, fsync and exchange counts. Returns how many there were; with
+    `at=None` nothing is killed and the command must succeed.
+    """
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.close(reading)
+            changes = _count_changes(root, at)
+            result = call(*words)
+            if result.exception is not None and not isinstance(result.exception, SystemExit):
+                traceback.print_exception(result.exception)
+            os.write(writing, struct.pack("ii", len(changes), result.exit_code))
+        finally:
+            os._exit(0)
+    os.close(writing)
+    answer = os.read(reading, 8)
+    os.close(reading)
+    os.waitpid(child, 0)
+    if at is not None and not answer:
+        return at
+    count, code = struct.unpack("ii", answer)
+    assert code == 0, f"{words} ended with {code}"
+    return int(count)
+
+
+def _count_changes(root: Path, at: int | None) -> list[str]:
+    """Record every change of files under `root` in this process; change number `at` kills it."""
+    seen: list[str] = []
+
+    def change(event: str) -> None:
+        if len(seen) == at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        seen.append(event)
+
+    def audit(event: str, args: tuple[Any, ...]) -> None:
+        if event == "open":
+            relevant = isinstance(args[2], int) and args[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
+        else:
+            relevant = event in ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link")
+        if relevant and isinstance(args[0], (str, os.PathLike)) and str(args[0]).startswith(str(root)):
+            change(event)
+
+    sync, exchange = os.fsync, files.exchange
+
+    def counted_sync(handle: int) -> None:
+        change("fsync")
+        sync(handle)
+
+    def counted_exchange(one: Path, other: Path) -> bool:
+        change("exchange")
+        done = exchange(one, other)
+        change("exchanged")
+        return done
+
+    os.fsync, files.exchange = counted_sync, counted_exchange
+    sys.addaudithook(audit)
+    return seen
 
 
 def plain(seen: str) -> list[str]:

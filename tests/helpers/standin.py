@@ -12,7 +12,9 @@ import re
 import subprocess
 import threading
 import time
+import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -56,7 +58,10 @@ class Fault:
     """How requests whose path contains `path` go wrong, `times` times.
 
     Kinds: a status code with an optional X-Error-Code, `cut` (the connection breaks half-way through),
-    `short` (fewer bytes than announced, politely), `slow` (a pause before every few bytes), `garbage`.
+    `short` (fewer bytes than announced, politely), `slow` (a pause before every few bytes), `garbage`,
+    `silent` (no answer), `drip` and `drip headers` (a byte now and then),
+    `endless` (a body without end), `compressed` (a body that grows when it is unpacked), `etag` and `commit` (headers
+    that lead out of the cache), `wait a day` (a Retry-After), `ignore` (a commit that drops the files).
     """
 
     path: str
@@ -79,6 +84,7 @@ class StandIn:
         self.blobs: dict[str, bytes] = {}
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), type("Bound", (_Handler,), {"hub": self}))
         self.server.daemon_threads = True
+        self.stopped = threading.Event()
 
     @property
     def url(self) -> str:
@@ -89,6 +95,7 @@ class StandIn:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.stopped.set()
         self.server.shutdown()
         self.server.server_close()
 
@@ -137,7 +144,23 @@ class _Handler(BaseHTTPRequestHandler):
             if fault.kind.isdigit():
                 self._send(int(fault.kind), b"{}", {"X-Error-Code": fault.code, "X-Error-Message": fault.code})
                 return
+            if fault.kind == "wait a day":
+                self._send(429, b"{}", {"Retry-After": "86400"})
+                return
+            if fault.kind in ("silent", "drip headers"):
+                self._drip(b"" if fault.kind == "silent" else b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 10**4)
+                return
         self._route(method, path, body, fault)
+
+    def _drip(self, content: bytes, pause: float = 0.05) -> None:
+        """Send a byte now and then, or nothing, until the client or the server gives up."""
+        self.close_connection = True
+        with suppress(OSError):
+            for place in range(10**4):
+                if self.hub.stopped.wait(pause):
+                    return
+                self.wfile.write(content[place : place + 1])
+                self.wfile.flush()
 
     def _body(self) -> bytes:
         if self.headers.get("Transfer-Encoding", "").lower() != "chunked":
@@ -166,7 +189,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._json({})
         elif found := re.fullmatch(r"/api/models/([^/]+/[^/]+)/preupload/(.+)", path):
             names = [file["path"] for file in json.loads(body)["files"]]
-            self._json({"files": [{"path": n, "uploadMode": _mode(n), "shouldIgnore": False} for n in names]})
+            ignored = fault is not None and fault.kind == "ignore"
+            self._json({"files": [{"path": n, "uploadMode": _mode(n), "shouldIgnore": ignored} for n in names]})
         elif path.endswith(".git/info/lfs/objects/batch"):
             self._batch(json.loads(body))
         elif method == "PUT" and path.startswith("/lfs/"):
@@ -213,10 +237,26 @@ class _Handler(BaseHTTPRequestHandler):
             body = bytes(byte ^ 0x5A for byte in body)
         self.send_response(status)
         announced = len(body) // 2 if kind == "short" else len(body)
-        for key, value in {**headers, "Content-Length": str(announced)}.items():
+        if fault is not None and fault.kind in ("etag", "commit"):
+            headers["ETag" if fault.kind == "etag" else "X-Repo-Commit"] = '"../../../../outside"'
+        length = {"Transfer-Encoding": "chunked"} if kind == "endless" else {"Content-Length": str(announced)}
+        if kind == "compressed":
+            body = zlib.compress(bytes(10**6))
+            length = {"Content-Length": str(len(body)), "Content-Encoding": "deflate"}
+            announced = len(body)
+        for key, value in {**headers, **length}.items():
             self.send_header(key, value)
         self.end_headers()
         if method == "HEAD":
+            return
+        if kind == "endless":
+            with suppress(OSError):
+                while not self.hub.stopped.is_set():
+                    self.wfile.write(b"10000\r\n" + bytes(0x10000) + b"\r\n")
+            self.close_connection = True
+            return
+        if kind == "drip":
+            self._drip(body)
             return
         if kind == "cut":
             self.wfile.write(body[: len(body) // 2])
@@ -236,7 +276,7 @@ class _Handler(BaseHTTPRequestHandler):
         if repository is None or found is None:
             self._send(404, b"{}", {"X-Error-Code": "RevisionNotFound" if repository else "RepoNotFound"})
             return
-        siblings = [{"rfilename": name} for name in found[1]]
+        siblings = [_sibling(name, content) for name, content in found[1].items()]
         self._json({"id": repo, "modelId": repo, "sha": found[0], "siblings": siblings, "private": repository.private})
 
     def _create(self, wish: dict[str, Any]) -> None:
@@ -279,6 +319,12 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)
+
+
+def _sibling(name: str, content: bytes) -> dict[str, Any]:
+    lfs = {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content), "pointerSize": 130}
+    more = {"lfs": lfs} if _mode(name) == "lfs" else {}
+    return {"rfilename": name, "size": len(content), "blobId": "0" * 40, **more}
 
 
 def _mode(name: str) -> str:

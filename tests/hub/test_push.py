@@ -20,6 +20,7 @@ from di4c_cli.evaluation.models import EvaluatedModel
 from di4c_cli.evaluation.results import Cell, Figure, ModelEntry, Results
 from di4c_cli.publish import publish, results_near
 from di4c_cli.teacher.convert import convert
+from tests.helpers.faults import run_killed
 from tests.helpers.standin import GOLDEN, Fault, Run, StandIn
 
 STUDENTS = {
@@ -168,6 +169,12 @@ def test_push_rejects_links(hub: StandIn, here: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="not a file of the model folder"):
         publish(tmp_path / "out", "me/model")
     assert "me/model" not in hub.repositories
+
+
+def test_push_changes_no_local_file(hub: StandIn, here: Path, tmp_path: Path) -> None:
+    """There is nothing to kill it at: the Hub has the commit, or it has not."""
+    convert(str(GOLDEN / "sdtt"), tmp_path / "out")
+    assert run_killed(["push", tmp_path / "out", "me/model"], tmp_path / "out") == 0
 
 
 def test_push_explains_refusals(hub: StandIn, here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

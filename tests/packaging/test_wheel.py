@@ -61,4 +61,4 @@ def test_wheel_has_metadata(wheel: Path) -> None:
     for extra in ("text", "track", "dev"):
         assert f"Provides-Extra: {extra}" in text
     (points,) = [name for name in archive.namelist() if name.endswith("entry_points.txt")]
-    assert "di4c = di4c_cli.cli.app:main" in archive.read(points).decode()
+    assert "di4c = di4c_cli.__main__:main" in archive.read(points).decode()

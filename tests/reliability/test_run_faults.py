@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from di4c_cli import embedded
-from di4c_cli.cli.console import machine_fault
+from di4c_cli.cli.guard import machine_fault
 from di4c_cli.errors import Failure
 from di4c_cli.training.launch import common_exit_code
 from di4c_cli.training.metrics import read_rows

@@ -67,7 +67,7 @@ def test_live_table_fits_the_terminal(columns: int) -> None:
 
 def test_live_table_shows_the_kl_in_a_narrow_terminal() -> None:
     live = LiveTable(recipe_file.read("tiny-digits"))
-    assert [column.header for column in live.table(40).columns] == ["step", "left", "loss", "kl"]
+    assert [str(column.header) for column in live.table(40).columns] == ["step", "left", "loss", "kl"]
 
 
 class Screen(io.StringIO):

@@ -106,7 +106,7 @@ def test_sampling_loop_without_masks_stays_in_range_and_ends_with_given_symbols(
 
 
 MISTAKES = [
-    ({"steps": 0}, "sampling steps are too few"),
+    ({"steps": 0}, "sampling steps are impossible"),
     ({"steps": 2, "hybrid": 3}, "exceeds the"),
     ({"sampler": "magic"}, "Choose one of"),
     ({"temperature": 0.0}, "not positive"),

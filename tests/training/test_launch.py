@@ -17,8 +17,16 @@ import torch
 from safetensors.torch import load_file
 
 from di4c_cli.errors import UserError
-from di4c_cli.training.launch import common_exit_code, launch, launch_with_accelerate, preset, presets
+from di4c_cli.training.launch import (
+    common_exit_code,
+    configured_processes,
+    launch,
+    launch_with_accelerate,
+    preset,
+    presets,
+)
 from di4c_cli.training.metrics import read_rows
+from di4c_cli.training.processes import check_processes
 from di4c_cli.training.run import RunOptions, distill
 from tests.helpers import float64_run
 from tests.helpers.small_run import PATIENCE, arguments, run, small_recipe, started, wait_for_steps, weights
@@ -112,6 +120,46 @@ def test_launch_without_deepspeed_is_one_sentence(tmp_path: Path) -> None:
     for config in (preset("deepspeed-zero2"), own):
         with pytest.raises(UserError, match=r"DeepSpeed is not installed.*pip install deepspeed"):
             launch_with_accelerate(config, None, [])
+
+
+def test_configured_processes_are_counted_per_machine(tmp_path: Path) -> None:
+    config = tmp_path / "own.yaml"
+    config.write_text("num_machines: 4\nnum_processes: 32\n")
+    assert configured_processes(config) == (32, 4)
+    config.write_text("mixed_precision: 'no'\n")
+    assert configured_processes(config) == (1, 1)
+    assert configured_processes(preset("ddp")) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("cores", "gpus", "device", "processes", "oversubscribe", "fine"),
+    [
+        (32, 0, None, 32, False, True),
+        (32, 0, None, 33, False, False),
+        (2, 0, "cpu", 16, True, True),
+        (2, 0, "cpu", 17, True, False),
+        (64, 8, None, 8, False, True),
+        (64, 8, None, 9, True, False),
+        (64, 8, "cpu", 64, False, True),
+    ],
+)
+def test_check_processes_is_bounded_by_the_devices(
+    monkeypatch: pytest.MonkeyPatch,
+    cores: int,
+    gpus: int,
+    device: str | None,
+    processes: int,
+    oversubscribe: bool,
+    fine: bool,
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    if fine:
+        check_processes(processes, device, oversubscribe)
+        return
+    with pytest.raises(UserError, match=f"{processes} processes are more than this machine's"):
+        check_processes(processes, device, oversubscribe)
 
 
 @pytest.mark.slow

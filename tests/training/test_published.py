@@ -92,8 +92,8 @@ def test_published_recipe_previews_without_a_network(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a network the sizes are still known; what cannot be reached is said."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # first: the import reads the variable
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("di4c_cli.teacher.reference.RemoteModel.cached", False)
     recipe = recipe_file.read(name, {"rounds": 2} if name.startswith("sdtt") else {})
     found = preview(recipe, tmp_path / "run", processes=2, device=None, measure=False)

@@ -21,7 +21,7 @@ from di4c_cli.training.run import RunOptions, distill
 from di4c_cli.training.student_init import new_student, student_config
 from tests.helpers.small_run import losses, make_teacher, run_cut, same, small_recipe, weights
 
-RUN_FILES = {".lock", "recipe.yaml", "metrics.jsonl", "curves.png", "round-1", "student"}
+RUN_FILES = {"recipe.yaml", "metrics.jsonl", "curves.png", "round-1", "student"}
 CHECKPOINT_FILES = {"model.safetensors", "ema.safetensors", "optimizer.pt", "state.json"}
 
 

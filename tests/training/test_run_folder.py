@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from di4c_cli import files
 from di4c_cli.errors import UserError
 from di4c_cli.training.run_folder import RunFolder, RunState, default_out
 from tests.helpers.small_run import small_recipe
@@ -88,9 +89,9 @@ def test_move_aside_keeps_everything(tmp_path: Path) -> None:
 
 def test_lock_lets_one_command_write(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
-    with folder.lock(), pytest.raises(UserError, match="Another di4c"), RunFolder(folder.path).lock():
+    with files.lock(folder.path), pytest.raises(UserError, match="Another di4c"), files.lock(folder.path):
         pass
-    with folder.lock():
+    with files.lock(folder.path):
         assert folder.state(small_recipe("tiny-digits")) is RunState.NEW
 
 

@@ -1,0 +1,1 @@
+"""Hostile input: strings, files and surroundings that a stranger chooses."""

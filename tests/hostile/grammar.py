@@ -1,0 +1,374 @@
+"""Every option of every command × a grammar of values, from the tree of commands itself."""
+
+from __future__ import annotations
+
+import os
+import random
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from di4c_cli.cli.app import app
+from tests.hostile.mutations import CONTROLS, MARKUP
+
+TEXTS = [
+    *(
+        "",
+        " ",
+        "x",
+        "-",
+        "--",
+        "~",
+        "$HOME",
+        "*",
+        "None",
+        "true",
+        "all",
+        "none",
+        "list",
+        "λ字🙂",
+        "\udcff\udcfe",
+        "a=b",
+        "=",
+    ),
+    *(
+        "x" * 300,
+        "x" * 100_000,
+        "a,b,,c",
+        ",",
+        "0,1,2",
+        "1,nan",
+        "[1, 2]",
+        "{a: 1}",
+        "a: [",
+        "a\nb\tc",
+        "user/name",
+        "user/name@v/1",
+    ),
+    *(
+        "../x",
+        "user/name@../x",
+        "user//name",
+        "@",
+        CONTROLS,
+        MARKUP,
+        "%s%n{0}",
+        "http://127.0.0.1:9/x",
+        "file:///etc/passwd",
+    ),
+]
+NUMBERS = [
+    *(
+        "0",
+        "1",
+        "2",
+        "3",
+        "-1",
+        "-0",
+        "2.5",
+        "1e3",
+        "1e999",
+        "nan",
+        "-inf",
+        "inf",
+        "0x10",
+        "1_000",
+        "٣",
+        " 3",
+        "3 ",
+        "+3",
+    ),
+    *(
+        "1000",
+        "65536",
+        "100000",
+        "4194304",
+        str(2**31),
+        str(2**63 - 1),
+        str(2**63),
+        str(2**64),
+        "9" * 5000,
+        "-" + "9" * 30,
+    ),
+    *("0.5", "1e-320", "1e308", "-1e308", "1e-9", ".", "e", "1,2", "1 2", ""),
+]
+WORDS = [
+    *(
+        "cpu",
+        "cuda",
+        "cuda:99",
+        "mps",
+        "meta",
+        "hpu",
+        "xla",
+        "privateuseone",
+        "cpu:7",
+        "auto",
+        "analytical",
+        "confidence",
+    ),
+    *(
+        "tau-leaping",
+        "sample",
+        "argmax",
+        "float32",
+        "float64",
+        "float16",
+        "no",
+        "bf16",
+        "fp16",
+        "fp8",
+        "di4c",
+        "variational",
+    ),
+    *(
+        "moment-matching",
+        "sdtt",
+        "tiny-digits",
+        "tiny-text",
+        "tiny-vq-student",
+        "tiny-speedup",
+        "sdtt-7",
+        "teacher",
+        "embedded",
+    ),
+    *(
+        "embedded:tiny-text",
+        "bytes",
+        "tf299",
+        "paper",
+        "cifar10",
+        "gpt2",
+        "pretrain/tiny-digits",
+        "ablations/alpha",
+        "main",
+    ),
+]
+SETTINGS = [
+    *(
+        "training.iterations",
+        "training.batch",
+        "training.optimizer.lr",
+        "training.ema",
+        "method.latents",
+        "latent.dim",
+        "seed",
+    ),
+    *(
+        "training.checkpoint_every",
+        "sampling.steps",
+        "sampling.tile",
+        "data",
+        "teacher",
+        "name",
+        "method",
+        "latent",
+        "rounds",
+    ),
+    *(
+        "training.optimizer.betas",
+        "method.time",
+        "training",
+        "nothing.at.all",
+        "latent.distribution",
+        "training.precision",
+        "",
+    ),
+]
+YAMLS = [
+    "2024-02-31",
+    "0b_",
+    "1:61",
+    "9" * 5000,
+    "[" * 500,
+    "&a [*a]",
+    "!!python/name:os.system",
+    "{a: {b: {c: 1}}}",
+    ".nan",
+]
+PATHS = [
+    *(
+        "missing",
+        "missing/deep/er",
+        ".",
+        "..",
+        "in",
+        "out",
+        "special/pipe",
+        "special/loop",
+        "special/folder",
+        "special/closed",
+    ),
+    *(
+        "special/empty",
+        "special/dangling",
+        "special/λ 字\x1b[8m",
+        "special/device",
+        "/dev/null",
+        "/dev/full",
+        "/dev/zero",
+        "/dev/stdin",
+    ),
+    *(
+        "/proc/self/mem",
+        "/proc/self/fd/0",
+        "x" * 300,
+        "x/" * 3000,
+        "in/notes.txt",
+        "in/digits",
+        "in/text",
+        "in/run",
+        "in/data",
+    ),
+    *(
+        "in/evaluation/results.json",
+        "in/digits/config.json",
+        "in/digits/model.safetensors",
+        "in/data/digits.npz",
+        "in/recipe.yaml",
+    ),
+    *(
+        "in/data/corpus.parquet",
+        "in/data/tokens.npy",
+        "in/data/grey",
+        "in/data/statistics.npz",
+        "in/words.json",
+        "in/sdtt",
+        "in/shards",
+    ),
+    *(
+        "out/a.png",
+        "out/a.txt",
+        "out/a",
+        "out/a/b/c.html",
+        "in/notes.txt/x",
+        "out/a.png/",
+        "out/\udcff.png",
+        "out/" + "y" * 260 + ".png",
+    ),
+]
+BASES: dict[str, list[list[str]]] = {
+    "sample": [
+        ["--teacher", "in/digits", "-n", "1", "--steps", "1"],
+        ["--teacher", "in/text", "-n", "2", "--steps", "2"],
+        [],
+    ],
+    "eval": [
+        ["--teacher", "in/digits", "--steps", "1", "-n", "3", "--out", "out/e"],
+        ["--samples", "in/data/digits.npz", "-n", "4"],
+    ],
+    "distill": [
+        [*("--teacher", "in/digits", "--recipe", "di4c/tiny-digits", "--out", "out/r", "--iterations", "1"), *more]
+        for more in (["--dry-run", "--batch", "2", "--latents", "2"], ["--batch", "2", "--latents", "2"])
+    ],
+    "sweep": [["in/sweep.yaml", "--teacher", "in/digits", "--iterations", "1", "--samples", "2", "--out", "out/s"]],
+    "pretrain": [["--recipe", "pretrain/tiny-digits", "--iterations", "1", "--out", "out/p"]],
+    "push": [["in/digits", "me/model"]],
+    "report": [["in/run", "--out", "out/page.html"]],
+    "compare": [["in/evaluation", "in/evaluation"]],
+    "bench-latency": [
+        ["--teacher", "in/digits", "--steps", "1", "--batch-size", "1", "--warmup", "1", "--out", "out/l.png"]
+    ],
+    "convert": [["in/sdtt", "out/m"], ["in/digits", "out/m", "--force"]],
+    "teachers": [[], ["tiny-text"]],
+    "recipes show": [["tiny-digits"]],
+}
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """An option or argument of a command."""
+
+    command: str
+    name: str
+    kind: str
+    flag: bool
+    position: int | None
+
+
+def parameters() -> list[Parameter]:
+    """All of them."""
+    return list(_walk(typer.main.get_command(app), []))
+
+
+def _walk(command: Any, path: list[str]) -> Iterator[Parameter]:
+    for name, sub in getattr(command, "commands", {}).items():
+        yield from _walk(sub, [*path, name])
+    position = 0
+    for one in command.params:
+        if one.name == "help":
+            continue
+        argument = one.param_type_name == "argument"
+        annotation = str(one.type_descriptor.annotation)
+        kind = next((kind for kind in ("int", "float", "Path", "str", "bool") if kind in annotation), "str")
+        name = one.name if argument else max(one.opts, key=len)
+        yield Parameter(
+            " ".join(path), name, kind, bool(getattr(one, "is_flag", False)), position if argument else None
+        )
+        position += argument
+
+
+def values(parameter: Parameter) -> list[str]:
+    """Every value of the grammar that is given to a parameter; numbers and paths also where texts are expected."""
+    if parameter.flag:
+        return [""]
+    if parameter.kind in ("int", "float"):
+        return [*NUMBERS, "x", CONTROLS, MARKUP, "in", "x" * 300]
+    if parameter.kind == "Path":
+        return [*PATHS, *TEXTS]
+    if parameter.name == "--set":
+        return [
+            *TEXTS,
+            *(f"{key}={value}" for key in SETTINGS for value in (*NUMBERS[:24], *TEXTS[:9], *WORDS[:3], *YAMLS)),
+        ]
+    if parameter.name == "--model":
+        return [*TEXTS, *(f"{row}={path}" for row in ("row", "", MARKUP, CONTROLS) for path in PATHS)]
+    return [*TEXTS, *WORDS, *PATHS, *NUMBERS[:20]]
+
+
+def grid() -> list[tuple[Parameter, str]]:
+    """Every parameter with every value."""
+    return [(one, value) for one in parameters() for value in values(one)]
+
+
+def line(given: list[tuple[Parameter, str]], rng: random.Random) -> list[str]:
+    """A command line that works, with these parameters of one command changed."""
+    command = given[0][0].command
+    words = list(rng.choice(BASES.get(command, [[]])))
+    for parameter, value in given:
+        if parameter.position is not None:
+            at = parameter.position
+            words[at : at + 1] = [value]
+        elif parameter.flag:
+            words.append(parameter.name)
+        elif parameter.name in words:
+            words[words.index(parameter.name) + 1] = value
+        else:
+            words += (
+                [f"{parameter.name}={value}"]
+                if parameter.name.startswith("--") and rng.random() < 0.3
+                else [parameter.name, value]
+            )
+    return [*command.split(), *words]
+
+
+def make_special(place: Path) -> None:
+    """Paths that are no ordinary files."""
+    folder = place / "special"
+    folder.mkdir()
+    os.mkfifo(folder / "pipe")
+    (folder / "loop").symlink_to("loop")
+    (folder / "dangling").symlink_to("nowhere/at/all")
+    (folder / "folder").mkdir()
+    (folder / "empty").write_bytes(b"")
+    (folder / "λ 字\x1b[8m").write_text("x\n")
+    (folder / "closed").write_text("x\n")
+    (folder / "closed").chmod(0)
+    try:
+        os.mknod(folder / "device", stat.S_IFCHR | 0o666, os.makedev(1, 5))
+    except PermissionError:
+        (folder / "device").symlink_to("/dev/zero")
