@@ -73,8 +73,7 @@ class Noise:
 
     def normal(self, name: str, *shape: int) -> Tensor:
         """`(B, *shape)` standard normal numbers, by the inverse distribution function."""
-        normal = self._draw(name, shape, _normal)
-        return normal.float() if self.device.type == "mps" else normal
+        return self._draw(name, shape, _normal32 if self.device.type == "mps" else _normal)
 
     def gumbel(self, name: str, *shape: int) -> Tensor:
         """`(B, *shape)` standard Gumbel numbers; finite, because 0 is moved to the smallest uniform above it."""
@@ -112,6 +111,11 @@ def _uniform24(bits: Tensor) -> Tensor:
 def _normal(bits: Tensor) -> Tensor:
     """Normal numbers at the midpoints of 2^52 cells of (0, 1)."""
     return torch.special.ndtri(_shift(bits, 12).to(torch.float64).add_(0.5).mul_(2.0**-52))
+
+
+def _normal32(bits: Tensor) -> Tensor:
+    """`_normal` in float32."""
+    return _normal(bits).float()
 
 
 def _numbers(index: Sequence[int] | Tensor, device: torch.device) -> Tensor:
