@@ -16,27 +16,27 @@ import typer
 
 from benchmarks import textbook
 from di4c_cli.bench.latency import machine, measure, paired_ratio
-from di4c_cli.bench.pairs import ModelPair, TimedRun, published_shape, random_pair, real_pair
-from di4c_cli.cli.bench_latency import show
-from di4c_cli.cli.console import emit_json, progress, say
+from di4c_cli.bench.pairs import ModelPair, Side, published_shape, random_pair, real_pair
+from di4c_cli.cli.bench_latency import announce, show
+from di4c_cli.cli.console import emit_json, progress
 from di4c_cli.cli.guard import guarded
 from di4c_cli.model import load
 
 
-def yardsticks(pair: ModelPair) -> dict[str, TimedRun]:
+def yardsticks(pair: ModelPair) -> dict[str, Side]:
     """The body alone and the textbook sampler, on the teacher of a pair."""
     model, settings, batch = pair.teacher, pair.settings, pair.batch
     return {
-        "body only": lambda i: textbook.body_only(model, settings, batch),
-        "textbook": lambda i: textbook.sample(model, settings, batch, seed=i),
+        "body only": Side(lambda i: textbook.body_only(model, settings, batch)),
+        "textbook": Side(lambda i: textbook.sample(model, settings, batch, seed=i)),
     }
 
 
 def compare(pair: ModelPair, batches: int, warmup: int) -> dict[str, Any]:
-    """Time the four sides; the result of `measure` with the ratios of our sampler to the yardsticks."""
+    """Time the four sides; `measure`'s result and the ratios of our sampler, without decoding, to the yardsticks."""
     with progress("batches", (batches + warmup) * 4) as advance:
         result = measure(pair, batches, warmup, advance=advance, further=yardsticks(pair))
-    seconds = {name: side["seconds"] for name, side in result["sides"].items()}
+    seconds = {name: side["sampling_seconds"] for name, side in result["sides"].items()}
     result["over_body"] = paired_ratio(seconds["teacher"], seconds["body only"])
     result["textbook_over_ours"] = paired_ratio(seconds["textbook"], seconds["teacher"])
     return result
@@ -62,7 +62,7 @@ def main(
     else:
         model = load(student)
         pair = real_pair(model.teacher, model, steps, batch_size)
-    say(f"{pair.title}: {pair.settings.steps} steps, batch {pair.batch}. {pair.note}")
+    announce(pair)
     result = compare(pair, batches, warmup)
     show([result])
     emit_json({"bench": "latency", **machine("cpu"), "results": [result]})

@@ -7,6 +7,7 @@ import resource
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 STATUS, CLEAR_PEAK = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
@@ -17,6 +18,14 @@ def physical_memory() -> int:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError, AttributeError):
         return 2**63
+
+
+def gpu_memory(device: Any = None) -> int | None:
+    """Bytes of a GPU, used or not, by default of the current one; None for the CPU and where nobody tells."""
+    torch = sys.modules.get("torch")
+    if torch is None or (device is not None and device.type != "cuda") or not torch.cuda.is_available():
+        return None
+    return int(torch.cuda.get_device_properties(device).total_memory)
 
 
 def peak_memory(device: str = "cpu") -> int:

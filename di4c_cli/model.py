@@ -119,10 +119,13 @@ class Model:
         """log p(x0|xt; λ) `(B, D, S)` over the real symbols; a known position is 0 at its symbol, else -inf.
 
         `label=None` is unconditional; `latent=None` draws one λ per sample from `seed`. A λ of one number is `(B,)`,
-        any other `(B, size)` with `size = denoiser.latent.size`.
+        any other `(B, size)` with `size = denoiser.latent.size`. Inputs are moved to the model's device.
         """
-        times = torch.as_tensor(t, dtype=finest(x_t.device)).expand(len(x_t)).to(x_t.device)
-        noise = Noise(seed, range(len(x_t)), "log-probs", x_t.device)
+        device = self.denoiser.device
+        label, latent = (x if x is None else x.to(device) for x in (label, latent))
+        x_t = x_t.to(device)
+        times = torch.as_tensor(t).to(device, finest(device)).expand(len(x_t))
+        noise = Noise(seed, range(len(x_t)), "log-probs", device)
         lam = self.denoiser.draw_latent(noise, "lam", x_t, times, label) if latent is None else latent
         return self.denoiser.predict(x_t, times, label, lam).dense()
 

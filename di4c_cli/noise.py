@@ -52,13 +52,16 @@ class Noise:
         self.seed, self.stream = seed, stream
         self.device = torch.device(device)
         self.index = _numbers(index, self.device)
+        self._hashes: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.index)
 
     def at(self, *key: object) -> Noise:
         """The same samples in a stream of their own, e.g. `noise.at("step", 3)`."""
-        return Noise(self.seed, self.index, "/".join([self.stream, *map(str, key)]), self.device)
+        other = Noise(self.seed, self.index, "/".join([self.stream, *map(str, key)]), self.device)
+        other._hashes = self._samples()
+        return other
 
     def of(self, rows: Tensor) -> Noise:
         """The noise of some samples of the batch, by their place `(n,)` in it."""
@@ -70,8 +73,7 @@ class Noise:
 
     def normal(self, name: str, *shape: int) -> Tensor:
         """`(B, *shape)` standard normal numbers, by the inverse distribution function."""
-        normal = self._draw(name, shape, _normal)
-        return normal.float() if self.device.type == "mps" else normal
+        return self._draw(name, shape, _normal32 if self.device.type == "mps" else _normal)
 
     def gumbel(self, name: str, *shape: int) -> Tensor:
         """`(B, *shape)` standard Gumbel numbers; finite, because 0 is moved to the smallest uniform above it."""
@@ -79,16 +81,21 @@ class Noise:
 
     def _draw(self, name: str, shape: tuple[int, ...], number: Callable[[Tensor], Tensor]) -> Tensor:
         """`(B, *shape)` numbers made of 64 random bits each; on the CPU for MPS, whose integers are untested."""
-        first, second = _key(f"{self.seed}:{self.stream}:{name}")
-        index = self.index.cpu() if self.device.type == "mps" else self.index
-        sample = _mix(index ^ first).bitwise_xor_(second)[:, None]
-        element = torch.arange(math.prod(shape), device=index.device).mul_(GOLDEN)
+        sample = (self._samples() ^ _key(f"{self.seed}:{self.stream}:{name}"))[:, None]
+        element = torch.arange(math.prod(shape), device=sample.device).mul_(GOLDEN)
         size = len(element)
-        if index.device.type == "cpu":  # pieces that stay in the processor's cache
-            size = max(1, CACHED_NUMBERS // max(1, len(index)))
+        if sample.device.type == "cpu":  # pieces that stay in the processor's cache
+            size = CACHED_NUMBERS // max(1, len(sample))
         parts = [number(_mix(sample ^ piece)) for piece in element.split(max(1, size))]
         out = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
-        return out.view(len(index), *shape).to(self.device)
+        return out.view(len(sample), *shape).to(self.device)
+
+    def _samples(self) -> Tensor:
+        """A hash of every sample's number, shared by all draws."""
+        if self._hashes is None:
+            index = self.index.cpu() if self.device.type == "mps" else self.index
+            self._hashes = _mix(index ^ GOLDEN)
+        return self._hashes
 
 
 def _uniform53(bits: Tensor) -> Tensor:
@@ -106,6 +113,11 @@ def _normal(bits: Tensor) -> Tensor:
     return torch.special.ndtri(_shift(bits, 12).to(torch.float64).add_(0.5).mul_(2.0**-52))
 
 
+def _normal32(bits: Tensor) -> Tensor:
+    """`_normal` in float32."""
+    return _normal(bits).float()
+
+
 def _numbers(index: Sequence[int] | Tensor, device: torch.device) -> Tensor:
     """Sample numbers as int64 on the device; consecutive ones are made there, without a copy."""
     if isinstance(index, Tensor):
@@ -115,10 +127,9 @@ def _numbers(index: Sequence[int] | Tensor, device: torch.device) -> Tensor:
     return torch.tensor(list(index), dtype=torch.long, device=device)
 
 
-def _key(text: str) -> tuple[int, int]:
-    """Two signed 64-bit hashes of a text."""
-    digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
-    return int.from_bytes(digest[:8], "little", signed=True), int.from_bytes(digest[8:], "little", signed=True)
+def _key(text: str) -> int:
+    """A signed 64-bit hash of a text."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little", signed=True)
 
 
 def _shift(value: Tensor, places: int) -> Tensor:

@@ -26,6 +26,9 @@ class Recipe(Section):
     init_weights: Literal["ema", "live"] | None = Field(
         None, description="which weights of a file are the teacher's; none: those its authors evaluate"
     )
+    student_weights: Literal["ema", "live"] | None = Field(
+        None, description="which weights of that file the student starts from; none: the teacher's"
+    )
     rounds: int = Field(1, ge=1, le=64, description="each round's student is the next round's teacher")
     seed: int = Field(0, ge=0, lt=2**31, description="of all draws")
     latent: StudentLatentConfig = Field(

@@ -17,8 +17,8 @@ from di4c_cli.methods import DEFAULT_METHOD, METHODS
 from di4c_cli.recipe import Recipe
 from di4c_cli.sampler import config as sampling_config
 from di4c_cli.schema import Section
-from di4c_cli.tasks.config import PretrainConfig
 from di4c_cli.training import config as training_config
+from di4c_cli.training.pretrain_config import PretrainConfig
 
 AnyRecipe = TypeVar("AnyRecipe", bound=Section)
 
@@ -33,6 +33,7 @@ RENAMED_KEYS = {
     "objective.reference": "data: teacher",
     "objective": "method",
     "world": "task",
+    "time_low": "method.time.low",
     "vqgan": "an argument of tools/make_task_assets.py",
     **{f"latent.{old}": f"latent.{new}" for old, new in latent_config.RENAMED_KEYS.items()},
     **{f"sampling.{old}": f"sampling.{new}" for old, new in sampling_config.RENAMED_KEYS.items()},

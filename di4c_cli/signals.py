@@ -62,7 +62,7 @@ def install() -> None:
     for number in SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:  # `nohup` and shells ask to ignore some
             signal.signal(number, _handle)
-    reading, writing = os.pipe()
+    reading, writing = (_above_streams(handle) for handle in os.pipe())
     os.set_blocking(writing, False)
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
     value = os.environ.get(LAUNCHER_VARIABLE, "")
@@ -157,3 +157,13 @@ def _end(number: int) -> None:
 
 def _sentence(number: int) -> str:
     return f"Stopped by {signal.Signals(number).name}."
+
+
+def _above_streams(handle: int) -> int:
+    """The handle itself, or a copy above stdin, stdout and stderr if one of these was closed and it took its place."""
+    handles = [handle]
+    while handles[-1] <= 2:
+        handles.append(os.dup(handles[-1]))
+    for low in handles[:-1]:
+        os.close(low)
+    return handles[-1]

@@ -31,7 +31,7 @@ def run_of(root: Path, teacher: str, name: str = "run", **more: Any) -> Path:
     folder.start(recipe)
     config = student_config(di4c_cli.load(teacher), recipe, 1)
     config.sampling.handoff = None
-    model_folder.save_folder(folder.student, config, build_denoiser(config), "# card\n")
+    model_folder.save_folder(folder.model, config, build_denoiser(config), "# card\n")
     return folder.path
 
 

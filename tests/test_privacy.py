@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -102,7 +101,7 @@ def test_connection_hook_sees_a_connection(tmp_path: Path) -> None:
 def test_recipe_cannot_build_objects(tmp_path: Path) -> None:
     marker, path = tmp_path / "executed", tmp_path / "mine.yaml"
     path.write_text(f"name: !!python/object/apply:os.system ['touch {marker}']\n")
-    with pytest.raises(UserError, match="not readable YAML"):
+    with pytest.raises(UserError, match="is not read"):
         recipe_file.read(str(path))
     with pytest.raises(UserError):
         recipe_file.parse_assignment(f"a=!!python/object/apply:os.system ['touch {marker}']")
@@ -113,21 +112,8 @@ def test_npz_is_read_without_pickle(tmp_path: Path) -> None:
     for path in (ROOT / "di4c_cli").rglob("*.py"):
         assert "allow_pickle=True" not in path.read_text(encoding="utf-8"), path
     np.savez(tmp_path / "x.npz", x=np.array([{"a": 1}], dtype=object))
-    with pytest.raises(UserError, match="not a readable"):
+    with pytest.raises(UserError, match="holds object, which di4c does not read"):
         images.open_npz(tmp_path / "x.npz", None, 4, 8)
-
-
-def test_npz_bomb_is_rejected(tmp_path: Path) -> None:
-    path = tmp_path / "x.npz"
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("x.npy", bytes(10**6))
-    assert path.stat().st_size < 10_000
-    content = path.read_bytes()
-    real, claimed = (10**6).to_bytes(4, "little"), (2**32 - 2).to_bytes(4, "little")
-    directory = content.index(b"PK\x01\x02")
-    path.write_bytes(content[:directory] + content[directory:].replace(real, claimed))
-    with pytest.raises(UserError, match="larger than this machine's memory"):
-        images.check_unpacked(path, memory=2**31)
 
 
 @pytest.mark.parametrize("name", ["../..", "a/../b", "a/b/c", "/etc/passwd", "a/b--c", "a b/c", "a/", "a/.b"])

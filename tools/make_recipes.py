@@ -23,7 +23,7 @@ from pydantic_core import PydanticUndefined
 from di4c_cli import recipe_file
 from di4c_cli.methods import METHODS
 from di4c_cli.recipe import Recipe
-from di4c_cli.tasks.config import PretrainConfig
+from di4c_cli.training.pretrain_config import PretrainConfig
 from di4c_cli.training.sweep_recipe import Sweep
 
 PAGE = Path(__file__).parents[1] / "docs" / "recipes.md"
@@ -39,6 +39,9 @@ To make your own recipe, print one into a file, change it and name the file:
 
     di4c recipes show tiny-digits > mine.yaml
     di4c distill --recipe mine.yaml
+
+Recipes with the names of published models follow the paper. Those in `authors/` follow the authors' code where it
+differs; [fidelity](fidelity.md) lists the differences.
 
 An unknown key is rejected, and the message names the nearest known key. Every run folder and every student contains
 the resolved recipe. `python -m tools.make_recipes` generates this page from the schema.
@@ -61,9 +64,10 @@ def page() -> str:
 def sections(model: type[BaseModel], title: str) -> Iterator[str]:
     """A table for a kind of recipe and one for each of its sections, top first, none twice on a page."""
     yield f"\n## {title}\n\n{summary(model)}\n\n{table(model)}"
-    if model is not Recipe:
-        return
+    shown = [] if model is Recipe else [inner for _, inner in nested(Recipe)]
     for dotted, inner in nested(model):
+        if inner in shown:
+            continue
         yield f"\n### `{dotted}`\n\n{summary(inner)}\n\n{table(inner)}"
 
 

@@ -1,4 +1,4 @@
-"""Sampling latency: seconds per batch of teacher and student, their ratio, and a plot.
+"""Sampling latency: seconds per batch of teacher and student, decoding included, their ratio, and a plot.
 
 The sides take turns, one batch each, in an order that is reversed every time, so that a slow moment of the machine
 affects all of them. Warm-up batches are discarded; the device is synchronised before and after every batch. The
@@ -16,14 +16,14 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from di4c_cli import files
-from di4c_cli.bench.pairs import ModelPair, TimedRun, sampling_run
+from di4c_cli.bench.pairs import ModelPair, Side, sampling_side
 from di4c_cli.memory import peak_memory, reset_peak_memory
 from di4c_cli.printable import printable
 
@@ -31,6 +31,13 @@ MIN_BATCHES = 10
 """Timed batches; fewer give no useful interval."""
 NORMAL_QUANTILE = statistics.NormalDist().inv_cdf(0.975)
 SIDE_COLOURS = {"teacher": "#4477aa", "student": "#ee6677"}
+
+
+class BatchSeconds(NamedTuple):
+    """Seconds of one batch: until the ids are drawn, and from the ids to text or images."""
+
+    sampling: float
+    decoding: float
 
 
 def synchronise(device: str) -> None:
@@ -42,25 +49,36 @@ def synchronise(device: str) -> None:
 
 
 def interleaved(
-    sides: Mapping[str, TimedRun],
+    sides: Mapping[str, Side],
     batches: int,
     warmup: int,
     device: str = "cpu",
     advance: Callable[[int], None] = lambda count: None,
-) -> dict[str, list[float]]:
+) -> dict[str, list[BatchSeconds]]:
     """Seconds of each timed batch by side; batch i holds the same samples on every side."""
-    seconds: dict[str, list[float]] = {name: [] for name in sides}
+    seconds: dict[str, list[BatchSeconds]] = {name: [] for name in sides}
     for i in range(warmup + batches):
         order = list(sides) if i % 2 == 0 else list(sides)[::-1]
         for name in order:
-            synchronise(device)
-            start = time.perf_counter()
-            sides[name](i)
-            synchronise(device)
+            spent = run_batch(sides[name], i, device)
             if i >= warmup:
-                seconds[name].append(time.perf_counter() - start)
+                seconds[name].append(spent)
             advance(1)
     return seconds
+
+
+def run_batch(side: Side, i: int, device: str) -> BatchSeconds:
+    """Sample and decode batch number i."""
+    synchronise(device)
+    start = time.perf_counter()
+    x = side.sample(i)
+    synchronise(device)
+    drawn = time.perf_counter()
+    if side.decode is None:
+        return BatchSeconds(drawn - start, 0.0)
+    side.decode(x)
+    synchronise(device)
+    return BatchSeconds(drawn - start, time.perf_counter() - drawn)
 
 
 def paired_ratio(over: Sequence[float], under: Sequence[float]) -> dict[str, float]:
@@ -75,8 +93,9 @@ def paired_ratio(over: Sequence[float], under: Sequence[float]) -> dict[str, flo
     return {"ratio": ratio, "low": low, "high": high}
 
 
-def describe(seconds: Sequence[float], batch: int, length: int) -> dict[str, float]:
-    """Summary of the seconds of one side."""
+def describe(batches: Sequence[BatchSeconds], batch: int, length: int) -> dict[str, Any]:
+    """Summary of the seconds of one side; `decoding` is the share of decoding in them."""
+    seconds = [sum(spent) for spent in batches]
     mean = statistics.fmean(seconds)
     return {
         "mean": mean,
@@ -85,13 +104,16 @@ def describe(seconds: Sequence[float], batch: int, length: int) -> dict[str, flo
         "p95": statistics.quantiles(seconds, n=20, method="inclusive")[-1],
         "samples_per_second": batch / mean,
         "tokens_per_second": batch * length / mean,
+        "decoding": statistics.fmean(spent.decoding for spent in batches) / mean,
+        "seconds": [round(value, 6) for value in seconds],
+        "sampling_seconds": [round(spent.sampling, 6) for spent in batches],
     }
 
 
-def batch_peak(run: TimedRun, device: str) -> float:
+def batch_peak(side: Side, device: str) -> float:
     """Peak memory of one batch in megabytes, weights included."""
     reset_peak_memory(device)
-    run(0)
+    run_batch(side, 0, device)
     return peak_memory(device) / 2**20
 
 
@@ -101,17 +123,17 @@ def measure(
     warmup: int = 2,
     device: str = "cpu",
     advance: Callable[[int], None] = lambda count: None,
-    further: Mapping[str, TimedRun] | None = None,
+    further: Mapping[str, Side] | None = None,
 ) -> dict[str, Any]:
     """Time one pair and the `further` sides: the figures of every side, and the overhead of the student."""
-    sides = {"teacher": sampling_run(pair, pair.teacher), "student": sampling_run(pair, pair.student)}
+    sides = {"teacher": sampling_side(pair, pair.teacher), "student": sampling_side(pair, pair.student)}
     sides |= further or {}
     seconds = interleaved(sides, batches, warmup, device, advance)
     figures: dict[str, Any] = {}
     for name, values in seconds.items():
         figures[name] = describe(values, pair.batch, pair.length)
         figures[name]["peak_mb"] = batch_peak(sides[name], device)
-        figures[name]["seconds"] = [round(value, 6) for value in values]
+    paper = {} if pair.paper is None else {"paper": pair.paper}
     return {
         "experiment": pair.title,
         "note": pair.note,
@@ -120,8 +142,10 @@ def measure(
         "batches": batches,
         "warmup": warmup,
         "settings": pair.settings.settings(),
+        "weights": pair.weights,
         "sides": figures,
-        "overhead": paired_ratio(seconds["student"], seconds["teacher"]),
+        "overhead": paired_ratio(figures["student"]["seconds"], figures["teacher"]["seconds"]),
+        **paper,
     }
 
 
@@ -150,19 +174,24 @@ def cpu_name() -> str:
 
 
 def save_plot(results: list[dict[str, Any]], path: Path) -> None:
-    """One panel per experiment: a bar for every side, a dot for every batch, the overhead in the title."""
+    """One panel per experiment: a bar for every side, a dot for every batch, the overhead in the title.
+
+    The upper, hatched part of a bar is decoding.
+    """
     figure = Figure(figsize=(1.5 + 3.2 * len(results), 3.4), layout="constrained")
     FigureCanvasAgg(figure)
     for number, result in enumerate(results):
         axes = figure.add_subplot(1, len(results), number + 1)
         for place, (name, side) in enumerate(result["sides"].items()):
-            axes.bar(place, side["mean"], 0.6, color=SIDE_COLOURS[name], alpha=0.6)
+            decoding = side["decoding"] * side["mean"]
+            axes.bar(place, side["mean"] - decoding, 0.6, color=SIDE_COLOURS[name], alpha=0.6)
+            axes.bar(place, decoding, 0.6, side["mean"] - decoding, color=SIDE_COLOURS[name], alpha=0.35, hatch="//")
             count = len(side["seconds"])
             spread = [place + 0.3 * (i / max(1, count - 1) - 0.5) for i in range(count)]
             axes.plot(spread, side["seconds"], ".", color="#333333", markersize=3)
         axes.set_xticks(range(len(result["sides"])), list(result["sides"]), fontsize=8)
         axes.set_ylim(bottom=0)
-        axes.set_ylabel(f"seconds per batch of {result['batch']}", fontsize=8)
+        axes.set_ylabel(f"seconds per batch of {result['batch']}, decoding hatched", fontsize=8)
         over = result["overhead"]
         title = f"{printable(result['experiment'], 50)}, {result['settings']['steps']} steps"
         interval = f"[{over['low']:.3f}, {over['high']:.3f}]"

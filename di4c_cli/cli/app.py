@@ -55,6 +55,7 @@ COMMANDS = [
     "sample",
     "sweep",
     "teachers",
+    "theory",
 ]
 """Each command is a function in the module of the same name, with underscores for dashes."""
 

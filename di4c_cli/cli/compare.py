@@ -33,6 +33,7 @@ def compare(
         rows.append([one.row, one.column, name, *values, interval, one.verdict])
     header = ["model", "sampling", "figure", "A", "B", "B - A", "95 % interval", "verdict"]
     show_table(f"A: {a}   B: {b}   ({left.protocol})", header, rows)
+    emit("The interval of B - A takes A and B as independent: 1.96 times the root of their squared standard errors.")
     noise = sum(one.verdict == "within noise" for one in found)
     judged = sum(one.verdict in ("within noise", "B better", "B worse", "different") for one in found)
     emit(f"{noise} of {judged} differences are within noise.")

@@ -27,6 +27,7 @@ from di4c_cli.training.launch import preset as accelerate_preset
 if TYPE_CHECKING:
     from di4c_cli.recipe import Recipe
     from di4c_cli.training.dry_run import Preview
+    from di4c_cli.training.pretrain_config import PretrainConfig
 
 
 def distill(
@@ -81,10 +82,16 @@ def distill(
     elif launched() or (processes in (None, 1) and accelerate_config is None):
         _run(resolved, folder, device, force, as_json)
     else:
-        raise typer.Exit(_launch(resolved, accelerate_config, processes, device, oversubscribe))
+        raise typer.Exit(launch_processes(resolved, accelerate_config, processes, device, oversubscribe))
 
 
-def _launch(recipe: Recipe, config: str | None, processes: int | None, device: str | None, oversubscribe: bool) -> int:
+def launch_processes(
+    recipe: Recipe | PretrainConfig,
+    config: str | None,
+    processes: int | None,
+    device: str | None,
+    oversubscribe: bool = False,
+) -> int:
     """The same command in several processes; their environment tells them that they were launched."""
     from di4c_cli.training.plan import make_batch_plan
     from di4c_cli.training.processes import check_device, check_processes, on_cpu
@@ -137,18 +144,18 @@ def _run(recipe: Recipe, out: Path, device: str | None, force: bool, as_json: bo
         return
     folder, figures = outcome.folder, summary(outcome.folder.metrics)
     if as_json:
-        emit_json({"student": str(folder.student), "already_finished": outcome.already_finished, **figures})
+        emit_json({"student": str(folder.model), "already_finished": outcome.already_finished, **figures})
     if outcome.already_finished:
-        say(f"This run is finished already; its student is in {folder.student}.")
+        say(f"This run is finished already; its student is in {folder.model}.")
     else:
         skipped = f", {figures['skipped']} skipped" if figures["skipped"] else ""
         say(f"{figures['steps']} steps in {duration(figures['seconds'])}{skipped}. Means of the last tenth:")
         say("  " + ", ".join(f"{name} {figures[name]:.4g}" for name in recipe.method.live_metrics if name in figures))
-        say(f"Student: {folder.student}")
+        say(f"Student: {folder.model}")
         say(f"Curves:  {folder.curves}")
     say("Next:")
-    say("  " + command_line("di4c", "sample", "--student", folder.student, "--steps", 4))
-    say("  " + command_line("di4c", "eval", "--student", folder.student))
+    say("  " + command_line("di4c", "sample", "--student", folder.model, "--steps", 4))
+    say("  " + command_line("di4c", "eval", "--student", folder.model))
 
 
 def _preview(recipe: Recipe, out: Path, processes: int, device: str | None, oversubscribe: bool, as_json: bool) -> None:

@@ -25,12 +25,15 @@ Number = TypeVar("Number", int, float)
 def eval(
     student: Annotated[str | None, typer.Option(help="Student or run folder, Hub id or name.")] = None,
     teacher: Annotated[str | None, typer.Option(help="Teacher; default: the one the student came from.")] = None,
-    model: Annotated[list[str] | None, typer.Option(help="Further rows as ROW=REF, e.g. di4c-d=runs/b.")] = None,
+    model: Annotated[list[str] | None, typer.Option(help="Further rows under any name, e.g. di4c-d=runs/b.")] = None,
     protocol: Annotated[
         str | None, typer.Option(help="A table or figure of the paper, or tiny-*; `list` shows them.")
     ] = None,
     steps: Annotated[str | None, typer.Option(help="Sampling steps, e.g. 1,2,4,8.")] = None,
     temperatures: Annotated[str | None, typer.Option(help="Frontier over temperatures, e.g. 0.8,1.")] = None,
+    sample_dtype: Annotated[
+        str | None, typer.Option(help="Draws: float64 (default), float32 (published), or float32,float64.")
+    ] = None,
     n: Annotated[
         int | None, typer.Option("-n", min=1, max=MAX_SAMPLES, help="Samples for each model and step count.")
     ] = None,
@@ -43,7 +46,7 @@ def eval(
     ] = None,
     judge: Annotated[str | None, typer.Option(help="Causal judge: Hub id, folder or .gguf file.")] = None,
     features: Annotated[Path | None, typer.Option(help="TorchScript feature network (Inception).")] = None,
-    feature_input: Annotated[str, typer.Option(help="Input of that network: bytes or tf299.")] = "bytes",
+    feature_input: Annotated[str, typer.Option(help="Its input: bytes, tf299, tf299-stretched, torch299.")] = "bytes",
     reference: Annotated[Path | None, typer.Option(help="Real images, their .npz statistics, or texts.")] = None,
     prompts: Annotated[Path | None, typer.Option(help="Prompts to continue, one per line, or ids (.npy).")] = None,
     samples: Annotated[Path | None, typer.Option(help="Measure samples from a file, not a model.")] = None,
@@ -66,6 +69,7 @@ def eval(
         protocol=protocol,
         steps=parse_numbers(steps, "--steps", int),
         temperatures=parse_numbers(temperatures, "--temperatures", float),
+        dtypes=None if sample_dtype is None else list(dict.fromkeys(sample_dtype.split(","))),
         n=n,
         limit=limit,
         seed=seed,
@@ -84,7 +88,7 @@ def _eval(config: EvaluationConfig, json: bool) -> None:
     from di4c_cli.evaluation.pipeline import expand, prepare
     from di4c_cli.evaluation.results import run_folder
     from di4c_cli.report.page import write_all
-    from di4c_cli.report.table import steps_saved_rows
+    from di4c_cli.report.table import steps_saved_caption, steps_saved_rows
 
     done: list[Results] = []
     for one in expand(config):
@@ -92,7 +96,7 @@ def _eval(config: EvaluationConfig, json: bool) -> None:
         say(evaluation.announcement())
         with files.lock(evaluation.out):
             with progress("samples", evaluation.total) as advance:
-                results = _with_command(evaluation.run(advance))
+                results = with_command(evaluation.run(advance))
             done.append(results)
             for path in write_all(results, evaluation.out, run_folder(evaluation.out)):
                 say(f"wrote {path}")
@@ -105,6 +109,7 @@ def _eval(config: EvaluationConfig, json: bool) -> None:
     rows = [row for results in done for row in steps_saved_rows(results)]
     if rows:
         show_table("Steps saved at equal quality", list(rows[0]), [list(row.values()) for row in rows])
+        emit(steps_saved_caption(done[0]))
 
 
 def _eval_file(path: Path, config: EvaluationConfig, json: bool) -> None:
@@ -112,11 +117,12 @@ def _eval_file(path: Path, config: EvaluationConfig, json: bool) -> None:
     from di4c_cli.evaluation.pipeline import check_out
     from di4c_cli.report.page import write_all
 
-    if config.protocol is not None:
-        raise UserError("--samples measures a file and takes no --protocol.", "Leave one of them out.")
+    for flag, value in (("--protocol", config.protocol), ("--sample-dtype", config.dtypes)):
+        if value is not None:
+            raise UserError(f"--samples measures a file and takes no {flag}.", "Leave one of them out.")
     out = config.out or Path("evaluations") / path.stem
     check_out(out)
-    results = _with_command(evaluate_file(path, config.options, config.n or config.limit, out))
+    results = with_command(evaluate_file(path, config.options, config.n or config.limit, out))
     for file in write_all(results, out):
         say(f"wrote {file}")
     if json:
@@ -125,7 +131,7 @@ def _eval_file(path: Path, config: EvaluationConfig, json: bool) -> None:
         show(results)
 
 
-def _with_command(results: Results) -> Results:
+def with_command(results: Results) -> Results:
     """The results with the command as the user typed it."""
     return results.model_copy(update={"command": command_line("di4c", *sys.argv[1:])})
 
@@ -175,6 +181,8 @@ def show(results: Results, protocol: EvaluationProtocol | None = None) -> None:
     for printed in tables:
         named = f"{printed.title}: " if printed.title else ""
         show_table(f"{named}{title}{beside}", printed.header, printed.rows)
+        if printed.caption:
+            emit(printed.caption)
     for cell in results.cells if not results.metrics else []:
         for text in cell.samples:
             emit(f"{cell.row}, {cell.column}: {text}", lines=True)

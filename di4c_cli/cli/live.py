@@ -12,7 +12,7 @@ from rich.table import Table
 
 from di4c_cli.cli.console import cell
 from di4c_cli.memory import peak_memory, training_device
-from di4c_cli.recipe import Recipe
+from di4c_cli.training.pretrain_config import RunRecipe
 
 REFRESH_SECONDS = 2.0
 SHOWN_LINES = 8
@@ -24,7 +24,7 @@ SMOOTHING_DECAY = 0.9
 class LiveTable:
     """Takes the metrics row of every step and shows a line of smoothed metrics every two seconds."""
 
-    def __init__(self, recipe: Recipe) -> None:
+    def __init__(self, recipe: RunRecipe) -> None:
         self.recipe = recipe
         self._metrics = recipe.method.live_metrics
         self._console = Console(stderr=True)

@@ -1,40 +1,111 @@
-"""`di4c pretrain`: train the teacher of a toy task from its recipe and the embedded data."""
+"""`di4c pretrain`: train a teacher from scratch, on a toy task's data or on the user's text or images."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from di4c_cli import recipe_file
-from di4c_cli.cli.console import command_line, say
+from di4c_cli.cli.console import command_line, emit_json, say
+from di4c_cli.cli.distill import launch_processes
+from di4c_cli.cli.live import LiveTable, duration
 from di4c_cli.errors import UserError
+from di4c_cli.training.launch import launched
+
+if TYPE_CHECKING:
+    from di4c_cli.training.pretrain_config import PretrainConfig
+
+DEFAULT_RECIPE = "pretrain/tiny-digits"
 
 
 def pretrain(
     recipe: Annotated[
-        str, typer.Option(help="A pretraining recipe; `di4c recipes` lists them.")
-    ] = "pretrain/tiny-digits",
-    out: Annotated[Path | None, typer.Option(help="Folder to write; default: pretrained/<task>.")] = None,
-    iterations: Annotated[int | None, typer.Option(min=1, help="Training steps of the teacher.")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Seed of weights and data order.")] = None,
+        str | None, typer.Option("--recipe", "-r", help="A pretraining recipe; `di4c recipes` lists them.")
+    ] = None,
+    data: Annotated[str | None, typer.Option(help="Text file, folder of text or images, or .npz file.")] = None,
+    held_out: Annotated[str | None, typer.Option(help="Held-out data; default: a part of --data.")] = None,
+    tokenizer: Annotated[
+        str | None, typer.Option(help="tokenizer.json or its folder; default: trained on the text.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder; default: pretrained/<name>.")] = None,
+    iterations: Annotated[int | None, typer.Option(help="Training steps.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Samples per step over all processes.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of weights and data order.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="Any recipe value: --set network.width=256")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda or mps; default: cuda if there is one.")] = None,
+    processes: Annotated[int | None, typer.Option(min=1, help="Local processes to train with.")] = None,
+    accelerate_config: Annotated[
+        str | None, typer.Option("--accelerate-config", help="ddp, fsdp2, deepspeed-zero2 or a YAML file.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Move an existing run folder aside.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
 ) -> None:
-    """Train the teacher of a toy task from scratch with early stopping on held-out data."""
-    if recipe_file.kind_of(recipe) != "pretrain":
-        raise UserError(f"'{recipe}' is not a pretraining recipe.", "Use `di4c distill` for it.")
-    overrides = {"training.iterations": iterations, "seed": seed}
-    config = recipe_file.read_pretrain(recipe, {key: value for key, value in overrides.items() if value is not None})
-    folder = out or Path("pretrained") / config.task
-    if folder.exists() and any(folder.iterdir()):
-        raise UserError(f"{folder} is not empty.", "Name another folder with --out.")
+    """Train a teacher from scratch and keep its best held-out weights; run the same command again to resume."""
+    name = recipe or _recipe_for(data)
+    if recipe_file.kind_of(name) != "pretrain":
+        raise UserError(f"'{name}' is not a pretraining recipe.", "Use `di4c distill` for it.")
+    flags: dict[str, Any] = {
+        "data": data,
+        "held_out": held_out,
+        "tokenizer": tokenizer,
+        "training.iterations": iterations,
+        "training.batch": batch,
+        "seed": seed,
+    }
+    overrides = {key: value for key, value in flags.items() if value is not None}
+    overrides |= dict(recipe_file.parse_assignment(text) for text in settings or [])
+    config = recipe_file.read_pretrain(name, overrides)
+    if launched() or (processes in (None, 1) and accelerate_config is None):
+        _run(config, out or Path("pretrained") / config.model_name, device, force, as_json)
+    else:
+        raise typer.Exit(launch_processes(config, accelerate_config, processes, device))
 
-    from di4c_cli.training.pretrain import pretrain as train_teacher
 
-    def report(row: dict[str, Any]) -> None:
-        texts = {key: f"{value:.4g}" if isinstance(value, float) else value for key, value in row.items()}
-        say("  ".join(f"{key} {text}" for key, text in texts.items()))
+def _recipe_for(data: str | None) -> str:
+    """The recipe for the user's data when none is named."""
+    if data is None:
+        return DEFAULT_RECIPE
+    from di4c_cli.data.text import text_files
 
-    history = train_teacher(config, folder, report)
-    say(f"{folder / 'teacher'}: held-out loss {history.best:.4f} nats per unknown position (step {history.best_step}).")
-    say("Next: " + command_line("di4c", "sample", "--teacher", folder / "teacher", "--steps", 16))
+    name = "pretrain/text" if text_files(Path(data)) else "pretrain/images"
+    if not launched():
+        say(f"The recipe is {name}, by the kind of data; --recipe chooses another.")
+    return name
+
+
+def _run(config: PretrainConfig, out: Path, device: str | None, force: bool, as_json: bool) -> None:
+    from di4c_cli.training.metrics import best_evaluation, summary
+    from di4c_cli.training.run import RunOptions, pretrain
+
+    with LiveTable(config) as table:
+
+        def report(row: dict[str, Any]) -> None:
+            table(row)
+            if row.get("held_out") is not None:
+                step = f"Step {row['step']} of {config.training.iterations}"
+                say(f"{step}: loss {row['loss']:.4f}, held-out loss {row['held_out']:.4f}")
+
+        outcome = pretrain(config, out, RunOptions(device=device, force=force, say=say, report=report))
+    if not outcome.main:
+        return
+    folder, figures = outcome.folder, summary(outcome.folder.metrics)
+    best = best_evaluation(outcome.folder.metrics)
+    if as_json:
+        emit_json({"teacher": str(folder.model), "already_finished": outcome.already_finished, **figures, **best})
+    if outcome.already_finished:
+        say(f"This run is finished already; its teacher is in {folder.model}.")
+    else:
+        say(f"{figures['steps']} steps in {duration(figures['seconds'])}.")
+        if best:
+            loss, step = best["best_held_out"], best["best_step"]
+            say(f"Held-out loss {loss:.4f} nats per unknown position (step {step}).")
+        say(f"Teacher: {folder.model}")
+        say(f"Curves:  {folder.curves}")
+    say("Next:")
+    say("  " + command_line("di4c", "sample", "--teacher", folder.model, "--steps", 16))
+    if config.data != "embedded":
+        say("  " + command_line("di4c", "distill", "--teacher", folder.model, "--data", config.data))

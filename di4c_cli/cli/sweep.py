@@ -1,17 +1,27 @@
-"""`di4c sweep`: train every row of an ablation table and print the table."""
+"""`di4c sweep`: train every row of an ablation table, measure the rows and print the table."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from di4c_cli import files, recipe_file
-from di4c_cli.cli.console import emit_json, file_name, say, show_table
-from di4c_cli.cli.live import LiveTable
+from di4c_cli import recipe_file
+from di4c_cli.cli.console import emit, emit_json, file_name, progress, say, show_table
+from di4c_cli.cli.eval import show, with_command
+from di4c_cli.cli.live import LiveTable, duration
+from di4c_cli.errors import Di4cError
+from di4c_cli.evaluation.config import ScorerOptions
 from di4c_cli.schema import MAX_SAMPLES
 from di4c_cli.training.sweep_recipe import read_sweep, row_recipes
+
+if TYPE_CHECKING:
+    from di4c_cli.evaluation.run import Evaluation
+    from di4c_cli.training.sweep import Rows
 
 
 def sweep(
@@ -21,38 +31,94 @@ def sweep(
         str | None, typer.Option("--teacher", "-t", help="Teacher of all rows; default: the recipe's.")
     ] = None,
     data: Annotated[str | None, typer.Option(help="Data of all rows; default: the recipe's.")] = None,
-    iterations: Annotated[int | None, typer.Option(help="Training steps of every row.")] = None,
-    samples: Annotated[int | None, typer.Option(min=2, max=MAX_SAMPLES, help="Samples per figure.")] = None,
+    iterations: Annotated[int | None, typer.Option(help="Training steps of every row; default: the recipe's.")] = None,
+    samples: Annotated[
+        int | None, typer.Option(min=2, max=MAX_SAMPLES, help="Samples per figure; default: the recipe's.")
+    ] = None,
+    features: Annotated[Path | None, typer.Option(help="TorchScript feature network (Inception).")] = None,
+    feature_input: Annotated[str, typer.Option(help="Its input: bytes, tf299, tf299-stretched, torch299.")] = "bytes",
+    reference: Annotated[Path | None, typer.Option(help="Real images or their .npz statistics.")] = None,
+    judge: Annotated[str | None, typer.Option(help="Causal judge of texts: Hub id, folder or .gguf file.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of training and sampling.")] = 0,
-    out: Annotated[Path | None, typer.Option(help="Folder of the runs; default: runs/sweep-<name>-s<seed>.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the runs; default: runs/sweep-<name>[-<base>]-s<seed>.")
+    ] = None,
     settings: Annotated[list[str] | None, typer.Option("--set", help="Any recipe value, for all rows.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or mps; default: cuda if there is one.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what the rows would do; change nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as one JSON object.")] = False,
 ) -> None:
-    """Train every row of an ablation and print the paper's table; run it again to resume."""
+    """Train and measure every row of an ablation and print the paper's table; run it again to resume."""
     flags = {"teacher": teacher, "data": data, "training.iterations": iterations, "seed": seed}
     overrides = {key: value for key, value in flags.items() if value is not None}
     overrides |= dict(recipe_file.parse_assignment(text) for text in settings or [])
     table = read_sweep(recipe)
-    folder = out or Path("runs") / f"sweep-{file_name(table.name)}-s{seed}"
     rows = row_recipes(table, base, overrides)
+    named = [Path(part).stem if part.endswith((".yaml", ".yml")) else part for part in (table.name, base) if part]
+    folder = out or Path("runs") / f"sweep-{file_name('-'.join(named))}-s{seed}"
 
     # after the checks, because torch is slow to import
     from di4c_cli.generate.request import choose_device
-    from di4c_cli.report.table import protocol_tables
+    from di4c_cli.report.page import write_all
     from di4c_cli.training.run import RunOptions, distill
-    from di4c_cli.training.sweep import measure_rows, sweep_protocol
+    from di4c_cli.training.sweep import prepare_evaluation, with_students
 
+    options = ScorerOptions(judge, features, reference, choose_device(device), feature_input)
+    prepare = partial(prepare_evaluation, table, rows, folder, seed, options, samples)
+    if dry_run:
+        _preview(f"{table.name} on {rows[0][1].name}", rows, folder, partial(prepare, dry_run=True), device, as_json)
+        return
+    evaluation = prepare()
     for number, (row, resolved) in enumerate(rows, 1):
         say(f"{number}/{len(rows)} {row.label}")
         with LiveTable(resolved) as live:
             distill(resolved, folder / row.folder, RunOptions(device=device, report=live, say=say))
-    protocol = sweep_protocol(table, samples or table.samples)
-    results = measure_rows(protocol, rows, folder, seed, choose_device(device))
-    files.write_text(folder / "results.json", results.model_dump_json(indent=2))
+    evaluation = with_students(evaluation, rows)
+    say(f"Measuring the teacher and {len(rows)} students, {evaluation.n} samples in each cell.")
+    with progress("samples", evaluation.total) as advance:
+        results = with_command(evaluation.run(advance))
+    for path in write_all(results, folder):
+        say(f"wrote {path}")
     if as_json:
         emit_json(results.model_dump(mode="json"))
     else:
-        for printed in protocol_tables(results, protocol):
-            show_table(f"{printed.title}: {table.summary}, {protocol.n} samples", printed.header, printed.rows)
-    say(f"Figures: {folder / 'results.json'}")
+        show(results, evaluation.protocol)
+
+
+def _preview(
+    title: str, rows: Rows, folder: Path, prepare: Callable[[], Evaluation], device: str | None, as_json: bool
+) -> None:
+    """A dry run of every row as a table, and whether the rows can be measured."""
+    from di4c_cli.training.dry_run import preview
+
+    found = [preview(recipe, folder / row.folder, 1, device) for row, recipe in rows]
+    measured = "not checked: the teacher is not here"
+    try:
+        if found[0].teacher == "here":
+            evaluation = prepare()
+            columns = dict.fromkeys(cell.column for cell in evaluation.protocol.cells)
+            measured = f"{evaluation.n} samples in each cell: {', '.join(columns)}"
+    except Di4cError as error:
+        measured = found[0].note(error)
+    if as_json:
+        emit_json({"rows": [asdict(one) for one in found], "measured": measured})
+    else:
+        header = ["row", "iterations", "batch", "memory (MB, estimate)", "s a step", "training time", "folder", "run"]
+        body = []
+        for (row, recipe), one in zip(rows, found):
+            memory = f"{one.memory['total'] / 2**20:,.0f}" if one.memory else "–"
+            step = "–" if one.seconds_per_step is None else f"{one.seconds_per_step:.3g}"
+            total = "–" if one.total_seconds is None else duration(one.total_seconds)
+            sizes = [str(recipe.rounds * recipe.training.iterations), str(recipe.training.batch)]
+            body.append([row.label, *sizes, memory, step, total, row.folder, one.run])
+        show_table(f"{title}, runs in {folder}", header, body)
+        times = [one.total_seconds for one in found if one.total_seconds is not None]
+        said = f"{duration(sum(times))} for {len(times)} rows ({found[0].measured})" if times else found[0].measured
+        facts = {"teacher": found[0].teacher, "data": found[0].data, "training": said, "measured": measured}
+        for name, text in facts.items():
+            emit(f"{name:<9} {text}")
+    for problem in dict.fromkeys(problem for one in found for problem in one.problems):
+        say(f"di4c: {problem}")
+    code = max(one.exit_code for one in found)
+    if code:
+        raise typer.Exit(code)

@@ -63,6 +63,6 @@ class Pixels(Codec):
 
     def decode(self, x: Tensor) -> np.ndarray:
         """`(n, D)` -> uint8 `(n, H, W)` for one channel, `(n, H, W, C)` otherwise."""
-        images = x.reshape(-1, *self.shape).permute(0, 2, 3, 1).double()
-        out = (images * 255 / (self.levels - 1)).round().clamp(0, 255).byte().cpu().numpy()
+        images = x.cpu().reshape(-1, *self.shape).permute(0, 2, 3, 1).double()
+        out = (images * 255 / (self.levels - 1)).round().clamp(0, 255).byte().numpy()
         return out[..., 0] if self.shape[0] == 1 else out

@@ -19,6 +19,8 @@ from di4c_cli.numerics import padded
 
 IMAGES_PER_CALL = 16
 """Every decoder call is padded to this number: the last bit of a convolution depends on the batch size."""
+LARGE_IMAGE = 128
+"""On a CPU images of this side or more are decoded one by one: the padding would cost as much as real images."""
 
 
 class Vq(Codec):
@@ -44,10 +46,11 @@ class Vq(Codec):
     def decode(self, x: Tensor) -> np.ndarray:
         """`(n, D)` codes -> uint8 `(n, H, W)` or `(n, H, W, 3)`."""
         device = next(self.vqgan.parameters()).device
+        count = 1 if device.type == "cpu" and self.vqgan.resolution >= LARGE_IMAGE else IMAGES_PER_CALL
         parts = []
-        for start in range(0, len(x), IMAGES_PER_CALL):
-            codes = x[start : start + IMAGES_PER_CALL].to(device)
-            image = self.vqgan.decode(padded(codes, IMAGES_PER_CALL))[: len(codes)]
+        for start in range(0, len(x), count):
+            codes = x[start : start + count].to(device)
+            image = self.vqgan.decode(padded(codes, count))[: len(codes)]
             parts.append(((image + 1) * 127.5).round().clamp(0, 255).byte().permute(0, 2, 3, 1).cpu())
         out = torch.cat(parts).numpy() if parts else np.zeros((0, 1, 1, 1), np.uint8)
         return out[..., 0] if out.shape[-1] == 1 else out

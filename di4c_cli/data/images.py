@@ -17,6 +17,7 @@ from di4c_cli.data.items import TensorItems
 from di4c_cli.errors import UserError
 from di4c_cli.foreign.arrays import ArrayArchive, ArrayOnDisk, as_integers
 from di4c_cli.foreign.images import MAX_PIXELS, SUFFIXES, open_image
+from di4c_cli.noise import Noise
 
 if TYPE_CHECKING:
     from di4c_cli.codec.vq import Vq
@@ -122,11 +123,14 @@ def _pictures(x: np.ndarray, path: Path, shape: tuple[int, ...] | None, levels: 
 
 
 class VqItems(ImageFiles):
-    """Codes of images and of their mirror images, encoded when first needed and kept in shards on disk."""
+    """Codes of images and of their mirror images, encoded when first needed and kept in shards on disk.
 
-    def __init__(self, folder: Path, codec: Vq, mirrored: bool) -> None:
+    With `random_crop` the square is at a random place of each image, the same in every epoch.
+    """
+
+    def __init__(self, folder: Path, codec: Vq, mirrored: bool, random_crop: bool = False) -> None:
         super().__init__(folder)
-        self.codec, self.mirrored = codec, mirrored
+        self.codec, self.mirrored, self.random_crop = codec, mirrored, random_crop
         grid = codec.vqgan.grid
         self.length = int(grid[0] * grid[1])
         self._shards: dict[tuple[int, bool], ArrayOnDisk] = {}
@@ -140,7 +144,8 @@ class VqItems(ImageFiles):
     def folder(self) -> Path:
         """The cache entry; it depends on the images and on the VQGAN's weights."""
         sums = [float(value.cpu().double().sum()) for value in self.codec.vqgan.state_dict().values()]
-        return cache.entry("codes", {"images": cache.stamp(self.paths), "vqgan": sums})
+        crop = {"crop": "random"} if self.random_crop else {}
+        return cache.entry("codes", {"images": cache.stamp(self.paths), "vqgan": sums, **crop})
 
     def _row(self, item: int, flip: bool) -> np.ndarray:
         shard, place = self._shard(item // VQ_SHARD, flip), item % VQ_SHARD
@@ -153,32 +158,41 @@ class VqItems(ImageFiles):
             if found is None:
                 with cache.building(path):
                     if cache.open_array(path) is None:
-                        self._encode(path, self.paths[number * VQ_SHARD : (number + 1) * VQ_SHARD], flip)
+                        self._encode(path, range(len(self.paths))[number * VQ_SHARD : (number + 1) * VQ_SHARD], flip)
                 found = cache.open_array(path)
             assert found is not None
             self._shards[number, flip] = found
         return self._shards[number, flip]
 
-    def _encode(self, target: Path, paths: list[Path], flip: bool) -> None:
+    def _encode(self, target: Path, items: range, flip: bool) -> None:
         vqgan = self.codec.vqgan
         parts = []
-        for start in range(0, len(paths), VQ_BATCH):
-            chosen = paths[start : start + VQ_BATCH]
-            batch = torch.stack([load_square(path, vqgan.resolution, vqgan.in_channels) for path in chosen])
+        places = Noise(0, list(items), "crop").uniform("place", 2).tolist() if self.random_crop else None
+        for start in range(0, len(items), VQ_BATCH):
+            squares = [
+                load_square(self.paths[item], vqgan.resolution, vqgan.in_channels, places and places[item - items[0]])
+                for item in items[start : start + VQ_BATCH]
+            ]
+            batch = torch.stack(squares)
             parts.append(self.codec.encode_images(batch.flip(-1) if flip else batch))
         codes = torch.cat(parts).numpy().astype(np.uint16 if vqgan.codes <= 2**16 else np.uint32)
         cache.write_array(target, codes)
 
 
-def load_square(path: Path, side: int, channels: int) -> Tensor:
-    """An image (C, side, side) in [-1, 1]: the shorter side resized, the middle cut out."""
+def load_square(path: Path, side: int, channels: int, place: list[float] | None = None) -> Tensor:
+    """An image (C, side, side) in [-1, 1]: the shorter side resized, the middle cut out.
+
+    With `place`, two numbers in [0, 1), it is resized bilinearly, and the square is cut out there.
+    """
     image = Image.fromarray(open_image(path, channels))
     scale = side / min(image.size)
     size = (max(side, round(image.width * scale)), max(side, round(image.height * scale)))
     if size[0] * size[1] > MAX_PIXELS:
         raise UserError(f"{path} is {image.width}x{image.height}, too narrow to be cut to a square.", "Remove it.")
     if image.size != size:
-        image = image.resize(size, Image.Resampling.BICUBIC)
+        image = image.resize(size, Image.Resampling.BICUBIC if place is None else Image.Resampling.BILINEAR)
     left, top = (size[0] - side) // 2, (size[1] - side) // 2
+    if place is not None:
+        left, top = (int(u * (length - side + 1)) for u, length in zip(place, size, strict=True))
     pixels = np.asarray(image.crop((left, top, left + side, top + side)), np.float32)
     return torch.from_numpy(pixels.copy()).view(side, side, channels).permute(2, 0, 1) / 127.5 - 1

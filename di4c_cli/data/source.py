@@ -30,7 +30,7 @@ def open_source(name: str, model: Model, spec: DataSpec) -> Source:
         return NoData(spec)
     if is_hub(name, model):
         return _hub(name, model, spec)
-    items = find_items(name, model, spec.flip, spec.device)
+    items = find_items(name, model, spec.flip, spec.device, spec.random_crop)
     check_items(items, name, spec.length)
     check_rows(items, [0], *items.rows([0]), spec.symbols, spec.labels)
     return Shuffled(items, spec)
@@ -47,7 +47,9 @@ def is_hub(name: str, model: Model) -> bool:
     return text_teacher and not _is_embedded(name) and not Path(name).exists() and hub.is_id(repo)
 
 
-def find_items(name: str, model: Model, mirrored: bool = False, device: torch.device | str = "cpu") -> Items:
+def find_items(
+    name: str, model: Model, mirrored: bool = False, device: torch.device | str = "cpu", random_crop: bool = False
+) -> Items:
     """The items at a local path or of a toy task."""
     if _is_embedded(name):
         return embedded_items(name.partition(":")[2], model)
@@ -67,7 +69,7 @@ def find_items(name: str, model: Model, mirrored: bool = False, device: torch.de
         return pixel_items(path, model)
     if path.is_dir() and kind == "vq":
         model.codec.to(device)
-        return images.VqItems(path, cast("Vq", model.codec), mirrored)
+        return images.VqItems(path, cast("Vq", model.codec), mirrored, random_crop)
     raise UserError(f"'{name}' is not data for a teacher of {kind} samples.", NAME_DATA)
 
 

@@ -49,7 +49,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class DataSpec:
-    """What a round requires of its data: the teacher's ranges, label dropout and flips."""
+    """What a round requires of its data: the teacher's ranges, label dropout, flips and crops."""
 
     seed: int
     stream: str
@@ -58,6 +58,7 @@ class DataSpec:
     labels: int | None = None
     label_dropout: float = 0.0
     flip: bool = False
+    random_crop: bool = False
     device: torch.device | str = "cpu"  # where images are encoded
 
     def order(self, number: int, count: int) -> Tensor:

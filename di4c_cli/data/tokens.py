@@ -31,21 +31,24 @@ CHARACTERS_PER_CALL = 4 * PIECE_CHARACTERS
 
 
 class PackedItems:
-    """Windows of `length` ids cut from one long stream, without overlap; an incomplete last one is left out.
+    """Windows of `length` ids cut from one long stream; an incomplete last one is left out.
 
-    With `frame` every window begins and ends with that id, as in the training of the published language models
-    (`wrap` of MDLM).
+    They do not overlap, unless `per_length` windows begin within the length of one. With `frame` every window begins
+    and ends with that id, as in the training of the published language models (`wrap` of MDLM).
     """
 
-    def __init__(self, ids: np.ndarray | ArrayOnDisk, length: int, where: str, frame: int | None = None) -> None:
+    def __init__(
+        self, ids: np.ndarray | ArrayOnDisk, length: int, where: str, frame: int | None = None, per_length: int = 1
+    ) -> None:
         self.ids, self.length, self.where, self.frame = ids, length, where, frame
         self.cut = length if frame is None else length - 2
+        self.stride = max(1, self.cut // per_length)
 
     def __len__(self) -> int:
-        return len(self.ids) // self.cut
+        return max(0, (len(self.ids) - self.cut) // self.stride + 1)
 
     def rows(self, index: list[int], mirror: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        cuts = (self.ids[item * self.cut : (item + 1) * self.cut] for item in index)
+        cuts = (self.ids[item * self.stride : item * self.stride + self.cut] for item in index)
         windows = [as_integers(ids, f"The ids of {self.where}").astype(np.int64) for ids in cuts]
         x = torch.from_numpy(np.stack(windows))
         if self.frame is not None:

@@ -43,6 +43,8 @@ class EvaluationConfig:
     protocol: str | None = None
     steps: list[int] | None = None
     temperatures: list[float] | None = None
+    dtypes: list[str] | None = None
+    """Precisions of the draws; several make columns of their own."""
     n: int | None = None
     limit: int | None = None
     seed: int = 0

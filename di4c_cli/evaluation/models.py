@@ -8,11 +8,18 @@ from functools import cached_property
 from pathlib import Path
 
 from di4c_cli.errors import UserError
+from di4c_cli.evaluation.protocol import HYBRID_ROW
 from di4c_cli.evaluation.results import ModelEntry, run_folder
 from di4c_cli.generate.request import default_model
 from di4c_cli.lineage import recorded_teacher
 from di4c_cli.metric.features import tensors_digest
 from di4c_cli.model import Model, load
+
+OWN_ROWS = {
+    "teacher": "Use --teacher REF.",
+    "student": "Use --student REF.",
+    HYBRID_ROW: "A hybrid consists of --student and --teacher.",
+}
 
 
 @dataclass
@@ -106,5 +113,9 @@ def parse_rows(rows: list[str]) -> dict[str, str]:
         row, _, ref = text.partition("=")
         if not row or not ref:
             raise UserError(f"--model {text} is not ROW=REF.", "Write e.g. --model di4c-d=runs/second.")
+        if row in OWN_ROWS:
+            raise UserError(f"--model cannot name the row {row}.", OWN_ROWS[row])
+        if row in out:
+            raise UserError(f"--model names the row {row} twice.", "Give each model a row of its own.")
         out[row] = ref
     return out

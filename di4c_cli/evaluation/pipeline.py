@@ -11,13 +11,14 @@ from di4c_cli.codec.text import Text
 from di4c_cli.errors import UserError
 from di4c_cli.evaluation.config import EvaluationConfig, EvaluationDefaults
 from di4c_cli.evaluation.models import EvaluatedModel, default_out, load_models
+from di4c_cli.evaluation.prompts import fit_prompts, load_prompts
 from di4c_cli.evaluation.protocol import EvaluationProtocol, steps_protocol
 from di4c_cli.evaluation.protocols import STEPS_SAVED, check_name, get_protocol
 from di4c_cli.evaluation.results import run_folder
-from di4c_cli.evaluation.run import Evaluation, runnable
-from di4c_cli.evaluation.sampling import fit_prompts, load_prompts
+from di4c_cli.evaluation.run import Evaluation
 from di4c_cli.evaluation.scorers import ScorerContext, make_scorers
 from di4c_cli.model import load
+from di4c_cli.sampler.plan import check_ranges
 from di4c_cli.tasks.base import ToyTask
 from di4c_cli.tasks.registry import TASKS, task_of
 
@@ -31,16 +32,23 @@ def prepare(config: EvaluationConfig, say: Callable[[str], None] = lambda text: 
         check_out(config.out)
     if config.protocol is not None:
         check_name(config.protocol)
+    for dtype in config.dtypes or ():
+        check_ranges({"dtype": dtype})
     student, teacher = _model_names(config)
     models = load_models(student, teacher, config.others, config.options.device, say)
     model, task = models[-1].model, task_of(models[-1].model)
     if any(task_of(other.model) is not task for other in models):
         raise UserError("Teacher and student do not make the same kind of samples.", "Use the student's own teacher.")
     protocol = fit_prompts(_protocol(config, models, task), model)
-    n = _sample_count(config, protocol)
     out = config.out or default_out(models[-1].ref)
     check_out(out)
+    n = wanted = _sample_count(config, protocol)
     prompts = load_prompts(protocol, model, task, config.prompts)
+    if prompts is not None:
+        n = min(wanted, prompts.max_samples)
+        usage = prompts.usage(n, wanted, protocol.repeats)
+        say(" ".join(usage))
+        protocol = replace(protocol, notes=(*protocol.notes, *usage))
     context = ScorerContext(model, task, n, out, config.options, protocol.prompts)
     scorers = make_scorers(_scorer_names(config, protocol, context), context)
     return Evaluation(protocol, models, scorers, n, config.seed, out, task, prompts)
@@ -72,7 +80,7 @@ def _model_names(config: EvaluationConfig) -> tuple[str | None, str | None]:
 
 
 def _protocol(config: EvaluationConfig, models: list[EvaluatedModel], task: ToyTask | None) -> EvaluationProtocol:
-    """The named protocol, else models against steps."""
+    """The named protocol, else models against steps; every model has cells, with draws of every precision."""
     if config.protocol is None:
         protocol = _steps_protocol(config, models, task)
     else:
@@ -80,10 +88,10 @@ def _protocol(config: EvaluationConfig, models: list[EvaluatedModel], task: ToyT
         if config.temperatures or (config.steps and not free_steps):
             raise UserError("A protocol fixes its own steps and temperatures.", "Leave --steps and --temperatures out.")
         protocol = get_protocol(config.protocol, task, config.steps)
-        unknown = [row for row in config.others if row not in protocol.rows]
-        if unknown or not runnable(protocol, models):
-            named = f"--model {unknown[0]}" if unknown else "these models"
-            raise UserError(f"{protocol.name} has no row for {named}.", f"Its rows: {', '.join(protocol.rows)}.")
+    for row in (one.row for one in models if one.row not in protocol.rows):
+        protocol = protocol.with_row(row)
+    if config.dtypes:
+        protocol = protocol.with_draws(config.dtypes)
     return replace(protocol, repeats=config.repeats or protocol.repeats)
 
 
@@ -104,13 +112,17 @@ def _steps_protocol(config: EvaluationConfig, models: list[EvaluatedModel], task
 
 
 def default_sizes(ref: str, task: ToyTask | None) -> tuple[int, list[int]]:
-    """Samples and steps: those of the run's recipe, where it has any; else the task's."""
-    n, steps = (task.eval_samples, task.eval_steps) if task else (DEFAULT_SAMPLES, DEFAULT_STEPS)
+    """Samples and steps of a model: those of its run's recipe, if it has one."""
     run = run_folder(Path(ref))
     if run is None:
-        return n, list(steps)
+        return sizes(EvaluationDefaults(), task)
     tree = recipe_file.raw(str(run / "recipe.yaml")).get("evaluation") or {}
-    defaults = recipe_file.validate(EvaluationDefaults, tree, str(run / "recipe.yaml"))
+    return sizes(recipe_file.validate(EvaluationDefaults, tree, str(run / "recipe.yaml")), task)
+
+
+def sizes(defaults: EvaluationDefaults, task: ToyTask | None) -> tuple[int, list[int]]:
+    """Samples and steps: a recipe's, where it has any; else the task's."""
+    n, steps = (task.eval_samples, task.eval_steps) if task else (DEFAULT_SAMPLES, DEFAULT_STEPS)
     return defaults.samples or n, defaults.steps or list(steps)
 
 
@@ -130,11 +142,12 @@ def _scorer_names(config: EvaluationConfig, protocol: EvaluationProtocol, contex
     """The config's scorers, else the protocol's, else the one that fits the model."""
     chosen = config.scorers if config.scorers is not None else protocol.scorers
     if chosen is None:
-        chosen = (_fitting_scorer(context),)
+        chosen = (fitting_scorer(context),)
     return (*chosen, *protocol.extra_scorers)
 
 
-def _fitting_scorer(context: ScorerContext) -> str:
+def fitting_scorer(context: ScorerContext) -> str:
+    """The scorer of the model's kind of samples."""
     assert context.model is not None
     codec = context.model.codec
     if isinstance(codec, Text):

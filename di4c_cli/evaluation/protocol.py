@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+STUDENT_ROW = "student"
+HYBRID_ROW = "hybrid"
+
 
 @dataclass(frozen=True)
 class CellSpec:
@@ -28,7 +31,18 @@ class CellSpec:
     @property
     def model_row(self) -> str:
         """The row of the sampled model: a hybrid cell samples the student, then the teacher."""
-        return "student" if self.row == "hybrid" else self.row
+        return STUDENT_ROW if self.row == HYBRID_ROW else self.row
+
+    @property
+    def has_jumps(self) -> bool:
+        """Whether it draws Poisson jumps, which are drawn in 64 bits only."""
+        return self.options.get("sampler") == "tau-leaping" or bool(self.options.get("corrector"))
+
+    def drawn_in(self, dtype: str, named: bool) -> CellSpec:
+        """The cell with draws of a precision, which `named` adds to its column: `4 steps, 32-bit`."""
+        mark = f", {dtype.removeprefix('float')}-bit" if named else ""
+        place = None if self.place is None else (self.place[0], self.place[1] + mark)
+        return replace(self, column=self.column + mark, place=place, options={**self.options, "dtype": dtype})
 
     def tries(self) -> list[CellSpec]:
         """The cell itself, or one for each of `best_of`."""
@@ -77,6 +91,25 @@ class EvaluationProtocol:
     def rows(self) -> list[str]:
         """The models' names, in the order of the cells."""
         return list(dict.fromkeys(cell.row for cell in self.cells))
+
+    def with_row(self, row: str) -> EvaluationProtocol:
+        """With a row that it does not have: the student's cells, without the paper's figures."""
+        own = [cell for cell in self.cells if cell.row == STUDENT_ROW]
+        places = [None if cell.place is None else (row, cell.place[1]) for cell in own]
+        new = [replace(cell, row=row, paper={}, place=place) for cell, place in zip(own, places, strict=True)]
+        return replace(self, cells=(*self.cells, *new))
+
+    def with_draws(self, dtypes: Sequence[str]) -> EvaluationProtocol:
+        """Every cell with draws of each precision; with several, the columns name them."""
+        cells, notes = [], []
+        for cell in self.cells:
+            own = ["float64"] if cell.has_jumps else dtypes
+            cells += [cell.drawn_in(dtype, len(dtypes) > 1) for dtype in own]
+        if "float32" in dtypes:
+            notes.append("32-bit draws are those of the published code.")
+            if any(cell.has_jumps for cell in self.cells):
+                notes.append("τ-leaping and corrector steps are drawn in 64 bits only.")
+        return replace(self, cells=tuple(cells), notes=(*self.notes, *notes))
 
 
 def steps_protocol(

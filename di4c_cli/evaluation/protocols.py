@@ -51,7 +51,7 @@ def _cell(values: Mapping[str, Any], entry: Mapping[str, Any]) -> CellSpec:
         {metric: float(values[metric]) for metric in entry.get("metrics", ()) if metric in values},
         tuple({"corrector_step": size} for size in CORRECTOR_STEP_SIZES) if values.get("corrector") else (),
         str(values["label"]) if "label" in values else None,
-        tuple(text.format(**values) for text in entry["place"]) if "place" in entry else None,
+        (values.get("line", values["row"]), entry["heading"].format(**values)) if "heading" in entry else None,
     )
 
 

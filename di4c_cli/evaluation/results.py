@@ -26,7 +26,8 @@ class Figure(Section):
     se: float | None = Field(default=None, description="standard error")
     low: float | None = None
     high: float | None = None
-    interval: Literal["bootstrap", "splits", "halves", "repeats", "exact", "none"] = "none"
+    interval: Literal["bootstrap", "splits", "halves", "subsets", "repeats", "exact", "none"] = "none"
+    over: str = Field(default="", description="what the interval's method resamples or averages")
     bias: float | None = Field(default=None, description="estimated small-n bias contained in the value")
     better: Literal["lower", "higher", "neither"] = "lower"
     unit: str = ""

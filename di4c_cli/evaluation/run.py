@@ -20,9 +20,10 @@ from di4c_cli import __version__
 from di4c_cli.codec.grid import save_grid
 from di4c_cli.evaluation.models import EvaluatedModel
 from di4c_cli.evaluation.parts import ScoreParts, Scores, identity
+from di4c_cli.evaluation.prompts import Continuations
 from di4c_cli.evaluation.protocol import CellSpec, EvaluationProtocol
 from di4c_cli.evaluation.results import Cell, Figure, Instrument, Results, best_cell
-from di4c_cli.evaluation.sampling import CellSampling, Continuations
+from di4c_cli.evaluation.sampling import CellSampling
 from di4c_cli.evaluation.scorers import Scorer
 from di4c_cli.evaluation.steps_saved import steps_saved
 from di4c_cli.metric.interval import of_repeats

@@ -2,52 +2,25 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
-from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from di4c_cli import __version__
-from di4c_cli.codec.text import Text
 from di4c_cli.errors import UserError
 from di4c_cli.evaluation.models import EvaluatedModel
 from di4c_cli.evaluation.parts import Scores, identity
-from di4c_cli.evaluation.protocol import CellSpec, EvaluationProtocol
-from di4c_cli.evaluation.sample_files import read_array, read_texts
-from di4c_cli.foreign.arrays import as_integers
+from di4c_cli.evaluation.prompts import Continuations
+from di4c_cli.evaluation.protocol import CellSpec
 from di4c_cli.model import Model
 from di4c_cli.sampler.plan import SamplingPlan
-from di4c_cli.tasks.base import ToyTask
 
 SYMBOLS_PER_PART = 65_536
 """A part takes seconds or minutes, so that little is lost when an evaluation is stopped."""
 SAMPLES_PER_GROUP = 50
 """Parts hold whole groups of the figures that are computed over groups."""
 MAX_SAMPLES_PER_PART = 500
-MAX_TASK_PROMPTS = 256
-
-
-@dataclass(frozen=True)
-class Continuations:
-    """Prompts `(P, length)` with -1 at the positions the model fills; each is continued `times` times in a row."""
-
-    given: Tensor
-    times: int
-
-    def rows(self, first: int, count: int) -> Tensor:
-        """`(count, length)` for samples `first` …"""
-        number = torch.arange(first, first + count) // self.times
-        return self.given[number % len(self.given)]
-
-    @property
-    def digest(self) -> str:
-        content = self.given.to(torch.int64).numpy().tobytes()
-        return hashlib.blake2b(content, digest_size=8).hexdigest()
 
 
 def labels_of(model: Model, rule: str, first: int, count: int) -> list[int] | None:
@@ -136,52 +109,3 @@ class CellSampling:
         symbols = self.model.denoiser.symbols
         narrow = np.uint8 if symbols <= 256 else np.uint16 if symbols <= 65_536 else np.int64
         return {"x": x.numpy().astype(narrow), "seconds": np.array([time.monotonic() - start])}
-
-
-def fit_prompts(protocol: EvaluationProtocol, model: Model) -> EvaluationProtocol:
-    """The protocol with prompts cut to a model that is shorter than they are, and a note that says so."""
-    prompts, length = protocol.prompts, model.denoiser.length
-    if prompts is None or prompts.length <= length:
-        return protocol
-    given = prompts.given * length // prompts.length
-    note = f"Of this model's {length} tokens {given} are given, not {prompts.given} of {prompts.length}."
-    return replace(protocol, prompts=replace(prompts, given=given, length=length), notes=(*protocol.notes, note))
-
-
-def prompt_ids(file: Path, count: int, symbols: int) -> torch.Tensor:
-    """The first `count` ids of every row of an array."""
-    stored = read_array(file)
-    if stored.ndim != 2 or not len(stored) or stored.shape[1] < count:
-        raise UserError(f"{file} does not hold ids (n, {count} or more).", "Check the prompts.")
-    array = as_integers(stored[: len(stored)], f"The ids of {file}").astype(np.int64)[:, :count]
-    if array.size and not 0 <= array.min() <= array.max() < symbols:
-        raise UserError(f"{file} holds ids outside the model's vocabulary of {symbols}.", "Check the prompts.")
-    return torch.from_numpy(array)
-
-
-def load_prompts(
-    protocol: EvaluationProtocol, model: Model, task: ToyTask | None, file: Path | None
-) -> Continuations | None:
-    """The prompts of a protocol as ids, with -1 at the positions the model fills."""
-    if protocol.prompts is None:
-        if file is not None:
-            raise UserError("Only the conditional protocols take prompts.", "Leave --prompts out.")
-        return None
-    if not isinstance(model.codec, Text):
-        raise UserError("Prompts need a text model.", "Name one with --student or --teacher.")
-    count = protocol.prompts.given
-    if file is not None and file.suffix == ".npy":
-        ids = prompt_ids(file, count, model.denoiser.symbols)
-    elif file is None and task is not None:
-        ids = task.data.held_out[:MAX_TASK_PROMPTS, :count]
-    elif file is None and not protocol.prompts.text:
-        raise UserError(f"{protocol.name} continues prompts.", "Name them with --prompts FILE.txt, one per line.")
-    else:
-        texts = [protocol.prompts.text] if file is None else read_texts(file)
-        long = [ids[:count] for ids in map(model.codec.encode, texts) if len(ids) >= count]
-        if not long:
-            raise UserError(f"No prompt has {count} tokens.", "Use longer texts.")
-        ids = torch.tensor(long)
-    given = torch.full((len(ids), protocol.prompts.length), -1, dtype=torch.long)
-    given[:, :count] = ids
-    return Continuations(given, protocol.prompts.times)

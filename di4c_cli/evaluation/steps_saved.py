@@ -97,7 +97,8 @@ def mean_share(values: Sequence[float]) -> Figure:
 def _figure(found: Interval, values: Sequence[float], better: str, scale: Callable[[float], float]) -> Figure:
     low, high = (None if end is None else scale(end) for end in (found.low, found.high))
     value = scale(found.value) if len(values) > 1 else values[0]
-    return Figure(value=value, low=low, high=high, interval=found.interval, better=better, repeats=list(values))
+    ends = {"low": low, "high": high, "interval": found.interval, "over": found.over}
+    return Figure(value=value, **ends, better=better, repeats=list(values))
 
 
 def _diversity(student: Sequence[float], teacher: Sequence[float]) -> Figure:

@@ -38,6 +38,7 @@ class MethodSetup:
     seed: int = 0
     round_number: int = 1
     dropout: bool = False
+    dropout_at_u: bool = False
     data_free: bool = False
     """The recipe's data is `teacher`: x_t comes from the teacher's trajectory."""
 

@@ -29,25 +29,35 @@ class MethodConfig(Section):
     """How a student was trained, for its model card: the end of "It was trained by …"."""
 
     name: str
-    chunk_mb: float = Field(64.0, gt=0, le=1e6, description="memory of one chunk of logits")
-    cache_mb: float = Field(
-        256.0, ge=0, le=1e7, description="memory kept between the loss and its gradient; beyond it, recomputed"
+    chunk_mb: float | None = Field(
+        None, gt=0, le=1e6, description="memory of one chunk of logits; none: 64 on the CPU, 1/32 of a GPU's memory"
+    )
+    cache_mb: float | None = Field(
+        None,
+        ge=0,
+        le=1e7,
+        description="memory kept between the loss and its gradient, beyond which it is recomputed; "
+        "none: 256 on the CPU, 1/10 of a GPU's memory",
     )
 
-    @property
-    def chunk_bytes(self) -> int:
-        """`chunk_mb` in bytes."""
-        return int(self.chunk_mb * 2**20)
+    def loss_memory(self, gpu: int | None) -> tuple[int, int]:
+        """Bytes of a chunk of logits and of the cache, on a GPU of `gpu` bytes or on the CPU (None).
 
-    @property
-    def cache_bytes(self) -> int:
-        """`cache_mb` in bytes."""
-        return int(self.cache_mb * 2**20)
+        Large chunks keep a GPU busy; small ones stay in the cache of a processor.
+        """
+        chunk, cache = (64 << 20, 256 << 20) if gpu is None else (min(gpu // 32, 2 << 30), min(gpu // 10, 8 << 30))
+        own = self.chunk_mb, self.cache_mb
+        return tuple(int(mb * 2**20) if mb is not None else size for mb, size in zip(own, (chunk, cache)))  # type: ignore[return-value]
 
     @property
     def predictions_per_sample(self) -> int:
-        """Predictions of the student whose activations are held at once, for the memory estimate."""
+        """Predictions of the student in one forward pass with a graph, for the memory estimate."""
         raise NotImplementedError
+
+    @property
+    def graphs_at_once(self) -> int:
+        """Forward passes of the student whose graphs are held together until the backward pass."""
+        return 1
 
     def check_latent(self, latent: LatentConfig) -> None:
         """Raise ValueError if the method cannot train with this λ."""

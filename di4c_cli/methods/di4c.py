@@ -19,6 +19,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from di4c_cli import memory
 from di4c_cli.denoiser import Denoiser, Prediction
 from di4c_cli.errors import UserError
 from di4c_cli.methods.base import Loss, Method, MethodSetup, flat_latents, repeat, repeat_label
@@ -28,6 +29,7 @@ from di4c_cli.methods.di4c_times import alpha_at, sample_times
 from di4c_cli.methods.diagnostics import CollapseDetector
 from di4c_cli.methods.kernels import LossInputs, TermWeights, evaluate
 from di4c_cli.methods.kernels.accumulators import TERMS
+from di4c_cli.methods.loss_domain import whole
 from di4c_cli.methods.noised_batch import NoisedBatch, TrainingSamples, corrupt_data, teacher_trajectory
 from di4c_cli.methods.teacher_step import analytical_teacher_step, confidence_teacher_step, teacher_predictions
 from di4c_cli.noise import Noise
@@ -130,6 +132,9 @@ def dense_loss(inputs: LossInputs, student: Prediction) -> Tensor:
 
 # The method: times, samples and predictions that the terms need.
 
+AUTHORS_MASK_SHARE = 0.999
+"""Mask share at t = 1 in the authors' SDTT code (`time.corrupt_later`)."""
+
 
 class Di4C(Method):
     """distil + consis + α_t corr + marginal, with the weights, times and branches of its config."""
@@ -145,6 +150,11 @@ class Di4C(Method):
             raise UserError(
                 "method.stratified needs λ of one uniform number, and this student's λ is not.",
                 "Add --set method.stratified=false.",
+            )
+        if config.time.corrupt_later and student.process.config.get("schedule") != "linear":
+            raise UserError(
+                "method.time.corrupt_later needs a masked process with a linear schedule.",
+                "Add --set method.time.corrupt_later=false.",
             )
 
     def collapse_detector(self) -> CollapseDetector:
@@ -165,7 +175,10 @@ class Di4C(Method):
             to_zero = c.branch == "both" or (c.alpha.kind != "zero" and c.alpha.scale != 0)
             x_t, x0 = teacher_trajectory(self.teacher, batch.label, times.t, c.reference_steps, noise, to_zero)
         else:
-            x_t, x0 = corrupt_data(self.student.process, batch, times.t, noise)
+            t = times.t
+            if c.time.corrupt_later and c.time.grid is not None:
+                t = AUTHORS_MASK_SHARE * (t + 1 / c.time.grid)
+            x_t, x0 = corrupt_data(self.student.process, batch, t, noise)
         return NoisedBatch(x_t, x0, batch.label, times, noise)
 
     def loss_of(self, batch: NoisedBatch) -> Loss:
@@ -205,8 +218,8 @@ class Di4C(Method):
         count = self.config.latents
         lam = flat_latents(self._latents(batch, "lam/t", batch.x_t, batch.times.t))
         label = repeat_label(batch.label, count)
-        return self.student.predict(
-            repeat(batch.x_t, count), repeat(batch.times.t, count), label, lam, self.setup.dropout
+        return self._scored(
+            self.student.predict(repeat(batch.x_t, count), repeat(batch.times.t, count), label, lam, self.setup.dropout)
         )
 
     def inputs_at_t(self, batch: NoisedBatch) -> LossInputs:
@@ -215,7 +228,10 @@ class Di4C(Method):
         weights = self.weights(batch)
         teacher, teacher_latents = teacher_predictions(self.teacher, x_t, times.t, batch.label, count, batch.noise)
         inputs = replace(
-            self._inputs(x_t, count, weights), teacher=teacher, teacher_latents=teacher_latents, x0=batch.x0
+            self._inputs(x_t, count, weights),
+            teacher=self._scored(teacher),
+            teacher_latents=teacher_latents,
+            x0=batch.x0,
         )
         chosen = (weights.consis != 0).nonzero().squeeze(1)
         if not len(chosen):
@@ -227,11 +243,12 @@ class Di4C(Method):
             repeat(times.u[chosen], count),
             repeat_label(None if batch.label is None else batch.label[chosen], count),
             None if lam is None else lam[chosen].flatten(0, 1),
+            self.setup.dropout_at_u,
         )
         place = torch.full_like(x_t[:, 0], -1)
         place[chosen] = torch.arange(len(chosen), device=place.device)
         uniform = batch.noise.uniform("draw/u", count, x_t.shape[1])
-        return replace(inputs, student_u=student_u, place=place, uniform=uniform)
+        return replace(inputs, student_u=self._scored(student_u), place=place, uniform=uniform)
 
     def inputs_at_delta(self, batch: NoisedBatch) -> tuple[LossInputs, Tensor]:
         """The distillation term of eq. loss-cifar10: each latent at its own small time δ and its own x_δ.
@@ -249,7 +266,7 @@ class Di4C(Method):
         teacher = self.teacher.predict(x_delta, delta, repeat_label(batch.label, count), lam)
         zero = torch.zeros_like(delta)
         weights = TermWeights(repeat(self.distil_weight(batch), count), zero, zero, zero)
-        return replace(self._inputs(x_delta, 1, weights), teacher=teacher), delta
+        return replace(self._inputs(x_delta, 1, weights), teacher=self._scored(teacher)), delta
 
     def _with_distil(self, batch: NoisedBatch, loss: Loss, inputs: LossInputs, delta: Tensor) -> Loss:
         """Add the distillation term at δ to the loss at t."""
@@ -257,7 +274,7 @@ class Di4C(Method):
         x_delta = inputs.x_t.unflatten(0, (-1, count))
         lam = flat_latents(self._latents(batch, "lam/delta", x_delta, batch.times.delta))
         label = repeat_label(batch.label, count)
-        student = self.student.predict(inputs.x_t, delta, label, lam, self.setup.dropout)
+        student = self._scored(self.student.predict(inputs.x_t, delta, label, lam, self.setup.dropout))
         total, out = evaluate(inputs, student)
         distil, weighted = (x.unflatten(0, (-1, count)).mean(1) for x in (out.terms["distil"], out.total))
         squared = out.diagnostics["grad_distil"].unflatten(0, (-1, count)).square().sum(1)
@@ -275,12 +292,18 @@ class Di4C(Method):
     def _one_step(self, batch: NoisedBatch, teacher: Prediction, teacher_latents: int, budget: int) -> Tensor:
         """x_u `(B, L, D)`, L draws of the teacher's step from x_t."""
         count = self.config.latents
-        if self.config.teacher_step == "confidence":
-            return confidence_teacher_step(teacher, teacher_latents, batch.x_t, batch.times, batch.noise, count)
+        kind = self.config.teacher_step
+        if kind != "analytical":
+            given = teacher, teacher_latents, batch.x_t, batch.times, batch.noise, count
+            return confidence_teacher_step(*given, authors=kind == "confidence-authors")
         uniform = batch.noise.uniform("step/u", count, batch.x_t.shape[1], 2)
         return analytical_teacher_step(teacher, teacher_latents, batch.x_t, batch.times, uniform, budget)
 
+    def _scored(self, prediction: Prediction) -> Prediction:
+        """The prediction at the positions and over the symbols of the loss."""
+        return whole(prediction) if self.config.loss_domain == "all" else prediction
+
     def _inputs(self, x_t: Tensor, latents: int, weights: TermWeights) -> LossInputs:
         c = self.config
-        variate, chunk, cache = c.control_variate, c.chunk_bytes, c.cache_bytes
-        return LossInputs(x_t, latents, weights, variate, chunk_bytes=chunk, cache_bytes=cache)
+        chunk, cache = c.loss_memory(memory.gpu_memory(x_t.device))
+        return LossInputs(x_t, latents, weights, c.control_variate, chunk_bytes=chunk, cache_bytes=cache)

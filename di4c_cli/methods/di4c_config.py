@@ -45,6 +45,17 @@ class SplitTimeConfig(TimeConfig):
     small_share: float | None = Field(
         None, ge=0, le=1, description="probability that t falls below δ (SDTT: 0.3); none: uniform"
     )
+    corrupt_later: bool = Field(
+        False,
+        description="draw x_t with the mask share 0.999 (t + 1/grid), as the authors' SDTT code, which rounds t up "
+        "twice; needs `grid` and a linear mask schedule",
+    )
+
+    @model_validator(mode="after")
+    def _later_on_a_grid(self) -> SplitTimeConfig:
+        if self.corrupt_later and self.grid is None:
+            raise ValueError("corrupt_later needs a grid")
+        return self
 
 
 class Di4CConfig(MethodConfig):
@@ -83,8 +94,15 @@ class Di4CConfig(MethodConfig):
         description="Δt, log-uniform in the range, or growing through it",
     )
     time: SplitTimeConfig = Field(default_factory=SplitTimeConfig, description="distribution of t")
-    teacher_step: Literal["analytical", "confidence"] = Field(
-        "analytical", description="how the teacher goes from x_t to x_u"
+    teacher_step: Literal["analytical", "confidence", "confidence-authors"] = Field(
+        "analytical",
+        description="how the teacher goes from x_t to x_u; `confidence-authors` reveals as many positions, with the "
+        "Gumbel scale, of the authors' MaskGIT code",
+    )
+    loss_domain: Literal["unknown", "all"] = Field(
+        "unknown",
+        description="positions and symbols of the terms: unknown positions and real symbols, or, as in the authors' "
+        "MaskGIT code, all positions and also the mask symbol",
     )
     reference_steps: int = Field(
         16, ge=1, le=MAX_STEPS, description="grid of the teacher's trajectory when the recipe's data is `teacher`"
@@ -99,6 +117,10 @@ class Di4CConfig(MethodConfig):
     @property
     def predictions_per_sample(self) -> int:
         return self.latents
+
+    @property
+    def graphs_at_once(self) -> int:
+        return 2 if self.branch == "both" else 1  # the student at t and at δ
 
     def check_latent(self, latent: LatentConfig) -> None:
         if latent.prior == "learned":

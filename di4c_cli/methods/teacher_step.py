@@ -9,9 +9,13 @@ from di4c_cli.denoiser import Denoiser, Prediction
 from di4c_cli.errors import UserError
 from di4c_cli.methods.base import repeat, repeat_label
 from di4c_cli.methods.di4c_times import SampledTimes
+from di4c_cli.methods.loss_domain import with_mask_symbol
 from di4c_cli.noise import Noise
 from di4c_cli.process import Masked
-from di4c_cli.sampler.confidence import confidence_step, counts_between, gumbel_scale
+from di4c_cli.sampler.confidence import GUMBEL_SCALE_AT_START, confidence_step, counts_between, gumbel_scale
+
+AUTHORS_STEPS = 8
+"""Sampling steps to which the Gumbel scale of the authors' teacher step belongs."""
 
 
 def teacher_predictions(
@@ -43,7 +47,10 @@ def analytical_teacher_step(
     if teacher_latents > 1:
         uniform = uniform.flatten(0, 1)
         x_t, t, u = (repeat(x, teacher_latents) for x in (x_t, t, u))
-    width = max(1, budget // (8 * shape[0] * shape[1] * prediction.process.symbols))
+    process, draws = prediction.process, float(shape[1])
+    if isinstance(process, Masked):  # draws only where a position is revealed, from probabilities that all draws share
+        draws = 1 + draws * float(process.reveal_share(t, u).max())
+    width = max(1, int(budget / (8 * shape[0] * draws * process.symbols)))
     parts = []
     for start in range(0, shape[2], width):
 
@@ -51,23 +58,36 @@ def analytical_teacher_step(
             return prediction.log_probs(b, d + start)
 
         part = slice(start, start + width)
-        parts.append(prediction.process.step(rows, x_t[:, part], t, u, uniform[..., part, :]))
+        parts.append(process.step(rows, x_t[:, part], t, u, uniform[..., part, :]))
     return torch.cat(parts, -1).view(shape)
 
 
 def confidence_teacher_step(
-    prediction: Prediction, teacher_latents: int, x_t: Tensor, times: SampledTimes, noise: Noise, count: int
+    prediction: Prediction,
+    teacher_latents: int,
+    x_t: Tensor,
+    times: SampledTimes,
+    noise: Noise,
+    count: int,
+    authors: bool = False,
 ) -> Tensor:
     """x_u `(B, L, D)` by one confidence step (section F.2.2).
 
-    n(t, u) positions are revealed, at least one; the Gumbel scale is that of a sampler with 1/Δt steps.
+    n(t, u) positions are revealed, at least one; the Gumbel scale is that of a sampler with 1/Δt steps. With `authors`
+    the step is that of the authors' code: positions are revealed until D m_u are masked, maybe none; the Gumbel scale
+    is that of a sampler with 8 steps, negative below t = 1/8; and the mask symbol may be drawn.
     """
     process, length = prediction.process, x_t.shape[1]
     if not isinstance(process, Masked):
         raise UserError("method.teacher_step: confidence needs a masked process.", "Use analytical.")
     value, gumbel = noise.uniform("step/u", count, length), noise.gumbel("step/gumbel", count, length)
-    number = counts_between(process, torch.full_like(times.t, length), times.t, times.u).clamp_min(1)
-    scale = torch.cat([gumbel_scale(t[None], max(1, round(1 / float(h)))) for t, h in zip(times.t, times.step)])
+    if authors:
+        number = (process.unknown(x_t).sum(1) - length * process.mask_share(times.u)).long().clamp_min(0)
+        scale = GUMBEL_SCALE_AT_START * (times.t - 1 / AUTHORS_STEPS) / (1 - 1 / AUTHORS_STEPS)
+        prediction = with_mask_symbol(prediction)
+    else:
+        number = counts_between(process, torch.full_like(times.t, length), times.t, times.u).clamp_min(1)
+        scale = gumbel_scale(times.t, (1 / times.step).round().clamp_min(1))
     shape = value.shape
     if teacher_latents > 1:
         value, gumbel, x_t = value.flatten(0, 1), gumbel.flatten(0, 1), repeat(x_t, teacher_latents)

@@ -8,6 +8,8 @@ from torch import Tensor
 from di4c_cli.methods.config import TimeConfig
 from di4c_cli.noise import Noise
 
+GOLDEN_RATIO = (5**0.5 - 1) / 2
+
 
 def snapped(times: TimeConfig, t: Tensor, noise: Noise) -> Tensor:
     """t on the grid, if there is one, and 1 with probability `one_share`.
@@ -26,3 +28,13 @@ def sample_time(times: TimeConfig, noise: Noise) -> Tensor:
     uniform = noise.uniform("t")
     low = torch.full_like(uniform, times.low)
     return snapped(times, low + (1 - low) * uniform, noise)
+
+
+def even_time(times: TimeConfig, noise: Noise) -> Tensor:
+    """t `(B,)` as in `sample_time`, but evenly spread over consecutive sample numbers, which steadies the loss.
+
+    Multiples of the golden ratio modulo 1 are spread evenly; a sample's number alone decides its t.
+    """
+    start = Noise(noise.seed, [0], noise.stream, noise.device).uniform("t")
+    number = torch.as_tensor(noise.index, dtype=start.dtype, device=start.device)
+    return snapped(times, times.low + (1 - times.low) * ((number * GOLDEN_RATIO + start) % 1.0), noise)

@@ -23,6 +23,7 @@ import math
 import torch
 from torch import Tensor
 
+from di4c_cli import memory
 from di4c_cli.denoiser import Denoiser, Prediction
 from di4c_cli.draw import finest
 from di4c_cli.errors import UserError
@@ -125,7 +126,7 @@ class Variational(Method):
 
     def _reconstruction(self, prediction: Prediction, x0: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         """Weighted mean of -log p(x0|x_t; λ) with a graph, and its values per λ."""
-        sizes = self.config.chunk_bytes, self.config.cache_bytes
+        sizes = self.config.loss_memory(memory.gpu_memory(x0.device))
         return negative_log_likelihood(prediction, repeat(x0, len(weight) // len(x0)), weight, *sizes)
 
     def _importance_weighted(

@@ -56,20 +56,15 @@ def step_distribution(denoiser: Denoiser, steps: int, latents: int = 64, grid: s
     if not enumerable(denoiser):
         raise UserError("This space is too large to enumerate.", "Use sampled metrics.")
     process, length = denoiser.process, denoiser.length
-    space = states(process.states, length).to(denoiser.device)
+    space = states(process.states, length)
     distribution = _prior(denoiser, space)
     points = times(steps, grid)
     for i in range(steps, 0, -1):
-        t, s = (_constant(space, points[j], torch.float64) for j in (i, i - 1))
+        t, s = (torch.full((len(space),), points[j], dtype=torch.float64) for j in (i, i - 1))
         distribution = distribution @ _transition(denoiser, space, t, s, latents)
     real = (space < process.symbols).all(1)
-    out: np.ndarray = distribution[real].cpu().numpy()
+    out: np.ndarray = distribution[real].numpy()
     return out
-
-
-def _constant(space: Tensor, value: float, dtype: torch.dtype) -> Tensor:
-    """The same value for every state."""
-    return torch.full((len(space),), value, dtype=dtype, device=space.device)
 
 
 def _prior(denoiser: Denoiser, space: Tensor) -> Tensor:
@@ -77,21 +72,22 @@ def _prior(denoiser: Denoiser, space: Tensor) -> Tensor:
     process = denoiser.process
     if process.mask is not None:
         return (space == process.mask).all(1).double()
-    stationary = process.stationary().double().to(space.device)  # type: ignore[attr-defined]
+    stationary = process.stationary().double()  # type: ignore[attr-defined]
     return stationary[space].prod(1)
 
 
 def _transition(denoiser: Denoiser, space: Tensor, t: Tensor, s: Tensor, latents: int) -> Tensor:
-    """`(states, states)`, rows are x_t."""
+    """`(states, states)`, rows are x_t; only the network runs on its device, which may have no float64."""
     values: list[float | None] = [None]
     if denoiser.latent is not None:
         if denoiser.latent.size != 1 or denoiser.latent.distribution != "uniform":
             raise UserError("Only a scalar uniform λ can be enumerated.", "Use sampled metrics.")
         values = [(k + 0.5) / latents for k in range(latents)]
-    total = torch.zeros(len(space), len(space), dtype=torch.float64, device=space.device)
+    total = torch.zeros(len(space), len(space), dtype=torch.float64)
+    given = space.to(denoiser.device), t.to(denoiser.time_dtype).to(denoiser.device)
     for value in values:
-        lam = None if value is None else _constant(space, value, denoiser.time_dtype)
-        p0 = denoiser.predict(space, t, None, lam).dense().double().exp()
+        lam = None if value is None else torch.full_like(given[1], value)
+        p0 = denoiser.predict(*given, None, lam).dense().cpu().double().exp()
         step = denoiser.process.posterior(p0, space, t, s).double()  # (states, D, symbols and mask)
         joint = torch.ones_like(total)
         for d in range(space.shape[1]):

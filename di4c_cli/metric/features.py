@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from di4c_cli.errors import UserError
@@ -43,9 +44,9 @@ class FeatureNetwork(ABC):
         for start in range(0, len(images), self.chunk):
             part = images[start : start + self.chunk].astype(np.float32)
             features, logits = self.run(torch.from_numpy(part))
-            rows.append(features.double().cpu().numpy())
+            rows.append(features.cpu().double().numpy())
             if logits is not None:
-                classes.append(logits.double().softmax(-1).cpu().numpy())
+                classes.append(logits.cpu().double().softmax(-1).numpy())
         return np.concatenate(rows), np.concatenate(classes) if classes else None
 
 
@@ -70,8 +71,12 @@ class ClassifierFeatures(FeatureNetwork):
         return features, self.classifier.classify(features)
 
 
-FEATURE_INPUTS = ("bytes", "tf299")
-"""Input of a TorchScript network: float images from 0 to 255 as they are, or the input of TensorFlow's Inception."""
+FEATURE_INPUTS = ("bytes", "tf299", "tf299-stretched", "torch299")
+"""Input of a TorchScript network: float images from 0 to 255 as they are, or the input of TensorFlow's Inception.
+
+`tf299-stretched` stretches every image to the whole range first, as the authors' ImageNet metrics do. `torch299` is
+torch's bilinear resize and 2 x / 255 - 1, the input of the library of the paper's CIFAR-10 metrics.
+"""
 
 
 def tf_resize(images: Tensor, size: int = 299) -> Tensor:
@@ -89,6 +94,21 @@ def tf_resize(images: Tensor, size: int = 299) -> Tensor:
         far = images.index_select(axis, (left + 1).clamp_max(old - 1).to(images.device))
         images = near * (1 - share) + far * share
     return images
+
+
+def stretched(images: Tensor) -> Tensor:
+    """`(n, C, H, W)` from 0 to 255, each image with its own minimum at 0 and maximum at 255, rounded down."""
+    low, high = images.amin((1, 2, 3), keepdim=True), images.amax((1, 2, 3), keepdim=True)
+    return ((images - low) / (high - low).clamp_min(1) * 255).floor()
+
+
+def network_input(pixels: Tensor, kind: str) -> Tensor:
+    """`(n, C, H, W)` from 0 to 255 as one of `FEATURE_INPUTS`."""
+    if kind == "bytes":
+        return pixels
+    if kind == "torch299":
+        return F.interpolate(pixels / 255, size=(299, 299), mode="bilinear", align_corners=False) * 2 - 1
+    return (tf_resize(stretched(pixels) if kind == "tf299-stretched" else pixels) - 128) / 128
 
 
 class ScriptedFeatures(FeatureNetwork):
@@ -117,9 +137,8 @@ class ScriptedFeatures(FeatureNetwork):
     def run(self, images: Tensor) -> tuple[Tensor, Tensor | None]:
         colour = images if images.ndim == 4 else images[..., None].repeat(1, 1, 1, 3)
         pixels = colour.permute(0, 3, 1, 2).to(self.device)
-        scaled = (tf_resize(pixels) - 128) / 128 if self.feature_input == "tf299" else pixels
         try:
-            out = self.network(scaled)
+            out = self.network(network_input(pixels, self.feature_input))
         except RuntimeError as error:
             size = "×".join(map(str, pixels.shape[2:]))
             last = str(error).strip().splitlines()[-1]

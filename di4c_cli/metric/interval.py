@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 import numpy as np
@@ -20,13 +20,17 @@ RESAMPLES = 1000
 SPLITS = 10
 T_QUANTILES = {1: 12.706, 2: 4.303, 3: 3.182}
 HALVINGS = 10
+STUDENT = "Student's t"
 MIN_SAMPLES = 20
 """Below this many samples no interval is given, because neither method would have its nominal coverage."""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """`value` with its standard error and the ends of its 95 % interval; `interval` names the method."""
+    """`value` with its standard error and the ends of its 95 % interval.
+
+    `interval` names the method, `over` what is resampled or averaged.
+    """
 
     value: float
     se: float | None = None
@@ -34,6 +38,12 @@ class Interval:
     high: float | None = None
     interval: str = "none"
     bias: float | None = None
+    over: str = ""
+
+
+def clause(method: str, over: str) -> str:
+    """What an interval is, in a few words for a caption."""
+    return f"{'bootstrap' if method == 'bootstrap' else STUDENT} over {over or method}"
 
 
 def t_quantile(freedom: int) -> float:
@@ -63,8 +73,13 @@ def bootstrap_means(values: np.ndarray, draws: int = RESAMPLES, seed: int = 0, c
     return np.concatenate(out)
 
 
-def of_mean(values: np.ndarray, transform: Callable[[np.ndarray], np.ndarray] = lambda x: x, seed: int = 0) -> Interval:
-    """Mean of independent per-sample values with a percentile bootstrap interval.
+def of_mean(
+    values: np.ndarray,
+    transform: Callable[[np.ndarray], np.ndarray] = lambda x: x,
+    seed: int = 0,
+    over: str = "samples",
+) -> Interval:
+    """Mean of independent values, one for each of `over`, with a percentile bootstrap interval.
 
     `transform` is a monotone function of the mean (exp for a perplexity) and is applied to value and ends.
     The percentiles are widened to those of Student's t (Hesterberg's expanded percentile), since a plain
@@ -78,7 +93,7 @@ def of_mean(values: np.ndarray, transform: Callable[[np.ndarray], np.ndarray] = 
     means = bootstrap_means(values, seed=seed)
     tail = NormalDist().cdf(-np.sqrt(n / (n - 1)) * t_quantile(n - 1))
     ends = sorted(float(transform(end)) for end in np.quantile(means, [tail, 1 - tail]))
-    return Interval(value, float(np.std(transform(means), ddof=1)), ends[0], ends[1], "bootstrap")
+    return Interval(value, float(np.std(transform(means), ddof=1)), ends[0], ends[1], "bootstrap", over=over)
 
 
 def of_splits(value: float, parts: Sequence[float], scaling_bias: bool = False) -> Interval:
@@ -95,7 +110,7 @@ def of_splits(value: float, parts: Sequence[float], scaling_bias: bool = False) 
     se = float(np.std(parts, ddof=1) / np.sqrt(k))
     reach = t_quantile(k - 1) * se
     bias = (float(np.mean(parts)) - value) / (k - 1) if scaling_bias else None
-    return Interval(value, se, value - reach, value + reach, "splits", bias)
+    return Interval(value, se, value - reach, value + reach, "splits", bias, f"{k} splits of the samples")
 
 
 def halvings(n: int, count: int = HALVINGS, seed: int = 0) -> np.ndarray:
@@ -117,7 +132,7 @@ def of_halves(value: float, pairs: np.ndarray) -> Interval:
         return Interval(value)
     se = float(np.sqrt(((pairs[:, 0] - pairs[:, 1]) ** 2).mean() / 4))
     reach = t_quantile(k // 2) * se
-    return Interval(value, se, value - reach, value + reach, "halves")
+    return Interval(value, se, value - reach, value + reach, "halves", over=f"{k} random halvings of the samples")
 
 
 def split_of(index: int, n: int, splits: int = SPLITS) -> int:
@@ -133,4 +148,10 @@ def of_repeats(values: Sequence[float]) -> Interval:
     spread = math.sqrt(sum((x - mean) ** 2 for x in values) / (len(values) - 1))
     se = spread / math.sqrt(len(values))
     reach = t_quantile(len(values) - 1) * se
-    return Interval(mean, se, mean - reach, mean + reach, "repeats")
+    return Interval(mean, se, mean - reach, mean + reach, "repeats", over=f"{len(values)} repeats")
+
+
+def of_subsets(values: Sequence[float]) -> Interval:
+    """Mean of a figure over disjoint subsets of samples and reference, with Student's interval."""
+    over = f"{len(values)} subsets of samples and reference"
+    return replace(of_repeats(values), interval="subsets", over=over)

@@ -1,7 +1,8 @@
 """Causal language models that judge text, and generative perplexity in two named protocols.
 
 `published`: the sample's own ids are scored directly, all tokens (the first is only given), exp of the mean
-of the per-sample means; with a prompt, only the positions after it. `strict`: the judge tokenises the decoded
+of the per-sample means; with a prompt, only the positions after it. Texts from a file have no ids and are tokenised
+by the judge. `strict`: the judge tokenises the decoded
 text again, the first token is scored too, tokens after the first end-of-text do not count, and the bits per
 byte do not depend on the judge's tokenizer.
 """
@@ -138,6 +139,15 @@ def published_losses(judge: CausalJudge, ids: Tensor, prompt: int = 0) -> np.nda
     """Mean loss in nats of each sample's tokens from position `prompt` on, `(n, D)` -> `(n,)`."""
     losses = judge.losses(ids)[:, max(0, prompt - 1) :]  # column i belongs to position i + 1
     return np.asarray(losses.double().mean(1))
+
+
+def published_text_losses(judge: CausalJudge, texts: list[str]) -> np.ndarray:
+    """`published_losses` of texts by the judge's own tokens, cut to its window; NaN where there is none to score."""
+    out = []
+    for text in texts:
+        ids = judge.encode(text)[: judge.window]
+        out.append(published_losses(judge, torch.tensor([ids]))[0] if len(ids) > 1 else np.nan)
+    return np.array(out)
 
 
 class StrictScore(NamedTuple):

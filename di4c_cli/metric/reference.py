@@ -17,19 +17,20 @@ from di4c_cli.foreign.arrays import ArrayArchive
 from di4c_cli.foreign.structured import StructureError, parse_json
 from di4c_cli.metric.feature_scores import FeatureMoments
 from di4c_cli.metric.features import FeatureNetwork
+from di4c_cli.metric.subsets import RandomRows
 
-MAX_FEATURE_ROWS = 10_000
-"""Feature rows kept for KID and precision/recall, which need the rows themselves."""
 MAX_PROVENANCE_BYTES = 2**20
 """Names and hashes have some hundred bytes."""
 MAX_COUNT = 10**9
 """The largest collections of images have 5 * 10^9, and none serves as a reference."""
 COMPUTE_AGAIN = "Compute them again from the images."
+CHOICE = "by hash"
+"""How rows are chosen; version 0.1 kept the first ones."""
 
 
 @dataclass
 class FeatureReference:
-    """Moments of all reference images and the features of the first `MAX_FEATURE_ROWS`.
+    """Moments of all reference images, and features of a random choice of them in random order.
 
     `network` and `digest` are hashes of the feature network and of the images, `source` says where the images were,
     `size` is their height and width, empty if unknown.
@@ -58,7 +59,7 @@ class FeatureReference:
     def save(self, path: Path) -> None:
         """Write the .npz, provenance inside."""
         provenance = {"name": self.name, "network": self.network, "digest": self.digest, "count": self.count}
-        provenance |= {"source": self.source, "size": list(self.size)}
+        provenance |= {"source": self.source, "size": list(self.size), "choice": CHOICE}
         buffer = io.BytesIO()
         arrays = {**vars(self.moments), "features": self.features.astype(np.float32)}
         arrays["provenance"] = np.array(json.dumps(provenance))
@@ -81,6 +82,10 @@ class FeatureReference:
         if problem:
             raise UserError(f"{path} holds no reference statistics: {problem}.", COMPUTE_AGAIN)
         moments = FeatureMoments(int(count), mean.astype(np.float64), scatter.astype(np.float64))
+        if len(features) < moments.count and provenance.get("choice") != CHOICE:
+            raise UserError(
+                f"{path} holds the features of its first {len(features)} images, not of a random choice.", COMPUTE_AGAIN
+            )
         return cls(name, made_by, digest, moments, features, str(provenance.get("source", "")), size)
 
 
@@ -116,8 +121,8 @@ def make_reference(
 ) -> FeatureReference:
     """Embed batches of uint8 images; constant memory apart from the kept features."""
     moments: FeatureMoments | None = None
-    kept: list[np.ndarray] = []
-    digest, room, size = hashlib.blake2b(digest_size=8), MAX_FEATURE_ROWS, (0, 0)
+    chosen = RandomRows()
+    digest, size = hashlib.blake2b(digest_size=8), (0, 0)
     for images in batches:
         if len(images) == 0:
             continue
@@ -125,11 +130,10 @@ def make_reference(
         size = images.shape[1:3]
         features, _ = network.embed(images)
         moments = FeatureMoments.of(features) if moments is None else moments + FeatureMoments.of(features)
-        kept.append(features[:room].astype(np.float32))
-        room -= len(kept[-1])
+        chosen.add(images, features)
     if moments is None:
         raise UserError(f"The reference '{name}' holds no images.", "Name a folder or file with images.")
-    return FeatureReference(name, network.digest, digest.hexdigest(), moments, np.concatenate(kept), source, size)
+    return FeatureReference(name, network.digest, digest.hexdigest(), moments, chosen.rows(), source, size)
 
 
 def cached_reference(

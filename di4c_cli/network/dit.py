@@ -233,5 +233,8 @@ class DiT(ConditionedTransformer):
     def head(self, h: Tensor, d: Tensor | None = None) -> Tensor:
         """Hidden rows `(n, H)` at any positions -> logits over the real symbols `(n, S)`."""
         linear = self.output_layer.linear
+        if torch.is_autocast_enabled(h.device.type):
+            # autocast keeps its copy of a whole weight, but converts a slice anew in every call
+            return linear(h)[:, : self.symbols]
         # Slicing the weights and not the logits leaves the result contiguous and nothing copied.
         return F.linear(h.to(linear.weight.dtype), linear.weight[: self.symbols], linear.bias[: self.symbols])

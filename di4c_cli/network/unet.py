@@ -150,7 +150,8 @@ class UNet(nn.Module):
         """Draw the λ layers anew.
 
         "default" (the paper) and "zero" leave `dense1` at zero, so a student starts as its teacher; a number
-        is the standard deviation of the `dense1` weights, which lets λ matter from the first step.
+        is the standard deviation of the `dense1` weights, which lets λ matter from the first step. All biases
+        start at zero (section F.1.3).
         """
         if self.latent is None:
             raise ValueError("a network without λ conditioning has no λ weights to initialise")
@@ -158,6 +159,7 @@ class UNet(nn.Module):
         for layer in (*self.lemb_modules, *self.hlemb_modules, self.tlam_mix, self.h_t_lam_mix):
             assert isinstance(layer, nn.Linear)
             reset_linear(layer, None, generator)
+            nn.init.zeros_(layer.bias)
         for module in self.modules():
             if isinstance(module, ResidualBlock) and module.dense1 is not None:
                 reset_linear(module.dense1, std, generator)

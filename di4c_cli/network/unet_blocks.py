@@ -19,7 +19,8 @@ TAIL_PROBABILITY = 1e-6
 
 def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """Single-head attention over all pixels, scale 1/sqrt(C); all (B, C, H, W)."""
-    q, k, v = (a.flatten(2).transpose(1, 2).unsqueeze(1) for a in (query, key, value))
+    # fused kernels need the channels last
+    q, k, v = (a.flatten(2).transpose(1, 2).contiguous().unsqueeze(1) for a in (query, key, value))
     mixed = F.scaled_dot_product_attention(q, k, v)
     return mixed.squeeze(1).transpose(1, 2).reshape(value.shape)
 

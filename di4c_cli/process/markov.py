@@ -96,6 +96,11 @@ class Uniform(Markov):
         return stay * eye + (1 - stay) / self.symbols
 
 
+def same_times(t: Tensor) -> bool:
+    """Whether all samples have one time; on a GPU only what needs no wait is seen, an expanded number."""
+    return t.stride(0) == 0 or (t.device.type == "cpu" and bool((t == t[0]).all()))
+
+
 def gaussian_rate(symbols: int, rate_sigma: float, q_sigma: float) -> Tensor:
     """Base rate matrix `(S, S)` float64, rows the source state, in detailed balance with the Gaussian weights.
 
@@ -133,10 +138,18 @@ class Gaussian(Markov):
         # detailed balance makes D^{1/2} R D^{-1/2} symmetric, whose eigen-decomposition is stable in float64
         k = torch.arange(symbols, dtype=torch.float64) + 1
         log_weight = -((k**2) - symbols * k) / (2 * q_sigma**2)
-        self._root = torch.exp(0.5 * (log_weight - log_weight.max()))
-        symmetric = self._root[:, None] * self.base_rate / self._root[None, :]
-        self._values, self._vectors = torch.linalg.eigh((symmetric + symmetric.T) / 2)
-        self._values = self._values.clamp_max(0)
+        root = torch.exp(0.5 * (log_weight - log_weight.max()))
+        symmetric = root[:, None] * self.base_rate / root[None, :]
+        values, vectors = torch.linalg.eigh((symmetric + symmetric.T) / 2)
+        self._decomposition = values.clamp_max(0), vectors, root
+        self._copies: dict[torch.device, tuple[Tensor, Tensor, Tensor]] = {}
+
+    def _constants(self, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+        """Eigenvalues, eigenvectors and square roots of the weights; copied to a device once."""
+        if device not in self._copies:
+            values, vectors, root = self._decomposition
+            self._copies[device] = (values.to(device), vectors.to(device), root.to(device))
+        return self._copies[device]
 
     @property
     def config(self) -> dict[str, Any]:
@@ -163,11 +176,10 @@ class Gaussian(Markov):
     def transition(self, s: Tensor, t: Tensor) -> Tensor:
         """float64 throughout (on the CPU where the device has none); rounding noise below zero is removed."""
         home = "cpu" if t.device.type == "mps" else t.device
-        if len(t) > 1 and bool((t == t[0]).all()) and bool((s == s[0]).all()):
-            # sampling: one time for the whole batch
+        if len(t) > 1 and same_times(t) and same_times(s):  # sampling
             return self.transition(s[:1], t[:1]).expand(len(t), -1, -1)
         span = (self.elapsed(t.to(home)) - self.elapsed(s.to(home)))[:, None]
-        values, vectors, root = (a.to(home) for a in (self._values, self._vectors, self._root))
+        values, vectors, root = self._constants(torch.device(home))
         decay = torch.exp(values[None, :] * span)
         matrix = (vectors[None] * decay[:, None, :]) @ vectors.T
         matrix = (matrix / root[:, None] * root[None, :]).clamp_min(0)

@@ -78,9 +78,8 @@ class Masked(Process):
         choose, value = uniform.reshape(batch, -1, length, 2).unbind(-1)  # (B, many, D)
         reveal = self.unknown(x_t)[:, None] & (choose < self.reveal_share(t, s)[:, None, None])
         x_s = x_t[:, None].expand(reveal.shape).clone()
-        wanted = reveal.any(1)
-        if bool(wanted.any()):
-            b, d = wanted.nonzero(as_tuple=True)
+        b, d = reveal.any(1).nonzero(as_tuple=True)
+        if len(b):
             row = None
             if reveal.shape[1] > 1:
                 number = torch.empty_like(x_t)

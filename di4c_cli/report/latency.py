@@ -47,7 +47,7 @@ def bench_tables(path: Path) -> str:
         bench = parse_json(read_bytes(path, MAX_JSON_BYTES, "measurement").strip().rpartition(b"\n")[2])
         found = bench["results"]
         rows = [_side(result, name, side) for result in found for name, side in result["sides"].items()]
-        ratios = [_ratio(result, key) for result in found for key in LATENCY_RATIOS if key in result]
+        ratios = [ratio_text(result, key) for result in found for key in LATENCY_RATIOS if key in result]
         machine = f"{bench['processor']}, {bench['device']}, {bench['threads']} threads, torch {bench['torch']}"
     except (UserError, OSError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError):
         return ""
@@ -68,12 +68,18 @@ def _side(result: dict[str, Any], name: str, side: dict[str, Any]) -> dict[str, 
         "seconds per batch": f"{side['mean']:.4f} ± {side['std']:.4f}",
         "p50": f"{side['p50']:.4f}",
         "p95": f"{side['p95']:.4f}",
+        "decoding": f"{side.get('decoding', 0):.1%}",
         "samples/s": number(float(side["samples_per_second"])),
         "peak MB": "–" if memory is None else f"{memory:.0f}",
     }
 
 
-def _ratio(result: dict[str, Any], key: str) -> str:
+def ratio_text(result: dict[str, Any], key: str) -> str:
+    """A ratio with its interval and, where the paper has it, the paper's."""
     ratio = result[key]
     interval = f"{ratio['low']:.3f} to {ratio['high']:.3f}"
-    return f"{result['experiment']}: {LATENCY_RATIOS[key]} {ratio['ratio']:.3f} (95 %: {interval})"
+    text = f"{result['experiment']}: {LATENCY_RATIOS[key]} {ratio['ratio']:.3f} (95 %: {interval})"
+    paper = result.get("paper")
+    if key != "overhead" or not paper:
+        return text
+    return f"{text}, paper {paper['student'][0] / paper['teacher'][0]:.3f}"

@@ -8,10 +8,10 @@ from di4c_cli import files
 from di4c_cli.errors import UserError
 from di4c_cli.evaluation.results import Results
 from di4c_cli.report import sections
-from di4c_cli.report.charts import as_png, steps_chart, tradeoff_chart
+from di4c_cli.report.charts import as_png, main_chart
 from di4c_cli.report.latency import latency
 from di4c_cli.report.sections import html_text
-from di4c_cli.report.summary import is_frontier, sentences
+from di4c_cli.report.summary import sentences
 from di4c_cli.report.table import METRIC_NAMES
 
 
@@ -67,13 +67,12 @@ def write_page(results: Results, folder: Path, run: Path | None = None, path: Pa
 
 def write_all(results: Results, out: Path, run: Path | None = None) -> list[Path]:
     """Write results.json, the plot and the page, and return their paths."""
-    paths, main = [out / "results.json"], results.main_figure
+    paths = [out / "results.json"]
     results.save(paths[0])
-    if main and any(cell.steps is not None for cell in results.cells):
+    if results.main_figure and any(cell.steps is not None for cell in results.cells):
         paths.append(out / "quality.png")
-        chart = tradeoff_chart(results, main) if is_frontier(results) else steps_chart(results, main)
         heading = f"{results.title}, n = {max(cell.n for cell in results.cells)}"
-        files.write_bytes(paths[-1], as_png(chart, heading))
+        files.write_bytes(paths[-1], as_png(main_chart(results), heading))
     return [*paths, write_page(results, out, run)]
 
 

@@ -23,12 +23,13 @@ from di4c_cli.report.charts import (
     Line,
     as_svg,
     drawable,
+    is_tradeoff,
     row_colour,
     steps_chart,
-    tradeoff_charts,
+    tradeoff_chart,
 )
 from di4c_cli.report.summary import is_frontier
-from di4c_cli.report.table import overview, steps_saved_rows
+from di4c_cli.report.table import overview, steps_saved_caption, steps_saved_rows
 
 CURVES = tuple(dict.fromkeys(name for config in METHODS.values() for name in config.live_metrics))
 """Metrics of a training record that are drawn: the live metrics of all methods."""
@@ -62,15 +63,18 @@ def legend(results: Results) -> str:
 
 
 def quality(results: Results) -> str:
-    """Charts of every metric against steps, the table of all figures, and the steps saved."""
-    frontier = is_frontier(results)
-    if frontier:
-        charts = tradeoff_charts(results, results.main_figure)
-    else:
-        charts = [steps_chart(results, metric) for metric in results.metrics]
+    """Charts of every metric against steps or of the trade-off, the table of all figures, and the steps saved."""
+    main, tradeoff = results.main_figure, is_tradeoff(results)
+    charts = [] if is_frontier(results) else [steps_chart(results, metric) for metric in results.metrics]
+    if is_frontier(results):
+        steps = sorted({cell.steps for cell in results.cells if cell.steps is not None})
+        charts = [tradeoff_chart(results, main, count) for count in steps]
+    elif tradeoff:
+        charts.insert(0, tradeoff_chart(results, main))
     table = overview(results)
-    title = "Trade-off" if frontier else "Quality against steps"
-    figures = f"<h3>Figures</h3>{html_table(table.header, table.rows)}"
+    title = "Trade-off" if tradeoff else "Quality against steps"
+    caption = f'<p class="soft">{html_text(table.caption, None)}</p>'
+    figures = f"<h3>Figures</h3>{html_table(table.header, table.rows)}{caption}"
     return f"<h2>{title}</h2>{legend(results)}{chart_grid(charts)}{figures}{steps_saved(results)}"
 
 
@@ -90,11 +94,8 @@ def steps_saved(results: Results) -> str:
     rows = steps_saved_rows(results)
     if not rows:
         return ""
-    note = (
-        f"Geometric means over {results.cells[0].repeats} repeats with 95 % intervals. Steps saved: the steps at "
-        "which the teacher is as good as the student, divided by the student's."
-    )
     table = html_table(list(rows[0]), [list(row.values()) for row in rows])
+    note = html_text(steps_saved_caption(results), None)
     return f'<h3>Steps saved at equal quality</h3>{table}<p class="soft">{note}</p>'
 
 

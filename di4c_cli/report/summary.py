@@ -15,6 +15,11 @@ def sentences(results: Results) -> list[str]:
     metric = results.main_figure
     if not metric:
         return []
+    draws = list(dict.fromkeys(str(cell.settings.get("dtype", "")) for cell in results.cells))
+    if len(draws) > 1:
+        cells = {dtype: [cell for cell in results.cells if cell.settings.get("dtype", "") == dtype] for dtype in draws}
+        parts = {dtype: results.model_copy(update={"cells": own}) for dtype, own in cells.items()}
+        return [f"{dtype} draws: {line}" for dtype, part in parts.items() for line in sentences(part)]
     if not is_frontier(results):
         return speed_up(results, metric)
     if any("entropy" in cell.figures for cell in results.cells):
@@ -32,18 +37,20 @@ def is_frontier(results: Results) -> bool:
     return len(plain) < len(tuned)
 
 
-def _values(results: Results, row: str, metric: str) -> dict[int, float]:
-    """A row's figure by step count; cells with corrector steps have more evaluations than steps and are left out."""
-    return {
-        cell.steps: cell.figures[metric].value
-        for cell in results.cells
-        if cell.row == row and cell.steps is not None and metric in cell.figures and not cell.settings.get("corrector")
-    }
+def _values(results: Results, row: str, metric: str, sampler: str) -> dict[int, float]:
+    """A row's figure by step count, with `sampler` if it has cells of several samplers.
+
+    Cells with corrector steps have more evaluations than steps and are left out.
+    """
+    cells = [cell for cell in results.cells if cell.row == row and cell.steps is not None and metric in cell.figures]
+    chosen = [cell for cell in cells if cell.settings.get("sampler", "") == sampler] or cells
+    return {cell.steps or 0: cell.figures[metric].value for cell in chosen if not cell.settings.get("corrector")}
 
 
 def speed_up(results: Results, metric: str) -> list[str]:
     """Student at k steps against teacher at k and at 2k, as ratios; empty if either is missing."""
-    teacher, student = _values(results, "teacher", metric), _values(results, "student", metric)
+    sampler = next((str(cell.settings.get("sampler", "")) for cell in results.cells if cell.row == "student"), "")
+    teacher, student = (_values(results, row, metric, sampler) for row in ("teacher", "student"))
     name = METRIC_NAMES.get(metric, metric)
     out = []
     for factor in (1, 2):

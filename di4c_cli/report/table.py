@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from di4c_cli.evaluation.protocol import CellSpec, EvaluationProtocol
 from di4c_cli.evaluation.results import Cell, Figure, Results
+from di4c_cli.metric.interval import clause
 
 METRIC_NAMES = {
     "frechet": "Fréchet distance",
@@ -28,11 +29,12 @@ ARROWS = {"lower": "↓", "higher": "↑", "neither": ""}
 
 
 class PrintedTable(NamedTuple):
-    """A table ready to print: a title that names its figures, its header and its rows."""
+    """A table ready to print: a title that names its figures, its header, its rows and what its intervals are."""
 
     title: str
     header: list[str]
     rows: list[list[str]]
+    caption: str = ""
 
 
 def metric_title(results: Results, metric: str) -> str:
@@ -53,6 +55,20 @@ def number(value: float) -> str:
     if abs(value) >= 0.001:
         return f"{value:.4g}"
     return f"{value:.2e}"
+
+
+def interval_caption(results: Results, metrics: Sequence[str]) -> str:
+    """What the ± of these metrics is, in one sentence; empty if none has an interval."""
+    found: dict[str, dict[str, None]] = {}
+    for metric in metrics:
+        for figure in (cell.figures[metric] for cell in results.cells if metric in cell.figures):
+            if figure.low is not None:
+                names = found.setdefault(clause(figure.interval, figure.over), {})
+                names[METRIC_NAMES.get(metric, metric)] = None
+    clauses = [f"{', '.join(names)} by {method}" for method, names in found.items()]
+    if len(clauses) == 1 and len(metrics) == 1:
+        clauses = [f"by {method}" for method in found]
+    return f"± is half the width of the 95 % interval: {'; '.join(clauses)}." if clauses else ""
 
 
 def figure_text(figure: Figure) -> str:
@@ -85,7 +101,7 @@ def _lines(results: Results, cells: Sequence[Cell | CellSpec], metrics: list[str
     """One line for each cell, one column for each metric."""
     header = ["model", "sampling", *(metric_title(results, metric) for metric in metrics)]
     body = [[cell.row, cell.column, *(_several(results, cell, [metric]) for metric in metrics)] for cell in cells]
-    return PrintedTable("", header, body)
+    return PrintedTable("", header, body, interval_caption(results, metrics))
 
 
 def _grid(results: Results, cells: list[CellSpec], metrics: list[str]) -> PrintedTable:
@@ -97,7 +113,8 @@ def _grid(results: Results, cells: list[CellSpec], metrics: list[str]) -> Printe
     for line in dict.fromkeys(line for line, _ in at):
         row = [at.get((line, heading)) for heading in across]
         body.append([line, *("–" if cell is None else _several(results, cell, metrics) for cell in row)])
-    return PrintedTable(" / ".join(metric_title(results, metric) for metric in metrics), ["", *across], body)
+    title = " / ".join(metric_title(results, metric) for metric in metrics)
+    return PrintedTable(title, ["", *across], body, interval_caption(results, metrics))
 
 
 def _several(results: Results, spec: Cell | CellSpec, metrics: list[str]) -> str:
@@ -121,6 +138,14 @@ def interval_text(figure: Figure | None, digits: int = 3) -> str:
     if figure.low is None or figure.high is None:
         return text
     return f"{text} [{figure.low:.{digits}g}, {figure.high:.{digits}g}]"
+
+
+def steps_saved_caption(results: Results) -> str:
+    """What the figures and brackets of `steps_saved_rows` are."""
+    return (
+        f"Geometric means over {results.cells[0].repeats} repeats with 95 % intervals by Student's t over the repeats. "
+        "Steps saved: the steps at which the teacher is as good as the student, divided by the student's."
+    )
 
 
 def steps_saved_rows(results: Results) -> list[dict[str, str]]:

@@ -86,8 +86,8 @@ def reveal_counts(process: Masked, steps: int, free: Tensor) -> Tensor:
     return torch.diff(done, dim=0, prepend=torch.zeros_like(done[:1]))
 
 
-def gumbel_scale(t: Tensor, steps: int) -> Tensor:
+def gumbel_scale(t: Tensor, steps: int | Tensor) -> Tensor:
     """c_gb(t) = 4.5 (t - 1/N) / (1 - 1/N), `(B,)`; 0 at N = 1 and for times below the last step's."""
-    if steps == 1:
-        return torch.zeros_like(t)
-    return (GUMBEL_SCALE_AT_START * (t - 1 / steps) / (1 - 1 / steps)).clamp_min(0)
+    last = torch.as_tensor(1 / steps, dtype=t.dtype)
+    span = (1 - last).clamp_min(torch.finfo(t.dtype).tiny)  # 0 at N = 1, where t - 1/N is not above 0
+    return (GUMBEL_SCALE_AT_START * (t - last) / span).clamp_min(0)

@@ -14,7 +14,7 @@ from di4c_cli.sampler.predictor import Predictor
 from di4c_cli.sampler.tiles import chunks
 
 CACHED_ROWS = 16
-"""Rows drawn at a time: their float64 weights stay in the processor's cache between the passes."""
+"""Rows drawn at a time on the CPU: their float64 weights stay in the processor's cache between the passes."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,10 @@ class HeadChunks:
         out = torch.empty_like(b)
         for piece in chunks(b, self.rows, self.alone):
             logits = prediction.logits(b[piece], d[piece])
-            for start in range(0, len(logits), CACHED_ROWS):
-                own = slice(piece.start + start, min(piece.start + start + CACHED_ROWS, piece.stop))
-                out[own] = categorical(logits[start : start + CACHED_ROWS], uniform[own])
+            size = CACHED_ROWS if logits.device.type == "cpu" else max(1, len(logits))
+            for start in range(0, len(logits), size):
+                own = slice(piece.start + start, min(piece.start + start + size, piece.stop))
+                out[own] = categorical(logits[start : start + size], uniform[own])
         return out
 
     def confident(self, prediction: Prediction, b: Tensor, d: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -53,31 +55,37 @@ def sample_batch(
     counts = None
     if plan.sampler == "confidence" and isinstance(process, Masked):
         counts = reveal_counts(process, plan.steps, process.unknown(x).sum(1))
-    for i in range(plan.steps, 0, -1):  # from t_i to t_{i-1}
-        own = noise.at("step", i)
-        predictor = helper if i <= plan.hybrid else student
-        t, s = (all_at(value, noise) for value in (times[i], times[i - 1]))
-        for k in range(plan.corrector if i <= CORRECTED_STEPS else 0):
-            correction = noise.at("step", i, "corrector", k)
-            x = corrector_step(predictor, x, t, plan.corrector_step, correction)
-            x = hold(given, x, process, times[i], correction)
-        if i == 1 and plan.last == "argmax":
-            x = argmax_step(predictor, x, t, own)
-        elif counts is not None:
-            x = maskgit_step(predictor, x, t, counts[plan.steps - i], own)
-        elif plan.sampler == "tau-leaping":
-            x = tau_step(predictor, x, t, s, own)
-        else:
-            x = analytical_step(predictor, x, t, s, own)
-        x = hold(given, x, process, times[i - 1], own)
-        if on_step is not None:
-            on_step(i - 1, times[i - 1], x)
+    with _precision(denoiser.device, plan):
+        for i in range(plan.steps, 0, -1):  # from t_i to t_{i-1}
+            own = noise.at("step", i)
+            predictor = (helper if i <= plan.hybrid else student).at(times[i])
+            t, s = (all_at(value, noise) for value in (times[i], times[i - 1]))
+            for k in range(plan.corrector if i <= CORRECTED_STEPS else 0):
+                correction = noise.at("step", i, "corrector", k)
+                x = corrector_step(predictor, x, t, plan.corrector_step, correction)
+                x = hold(given, x, process, times[i], correction)
+            if i == 1 and plan.last == "argmax":
+                x = argmax_step(predictor, x, t, own)
+            elif counts is not None:
+                x = maskgit_step(predictor, x, t, counts[plan.steps - i], own)
+            elif plan.sampler == "tau-leaping":
+                x = tau_step(predictor, x, t, s, own)
+            else:
+                x = analytical_step(predictor, x, t, s, own)
+            x = hold(given, x, process, times[i - 1], own)
+            if on_step is not None:
+                on_step(i - 1, times[i - 1], x)
     return x
+
+
+def _precision(device: torch.device, plan: SamplingPlan) -> AbstractContextManager[Any]:
+    """Autocast of the networks; draws are in float64, which autocast leaves alone."""
+    return torch.autocast(device.type, torch.bfloat16) if plan.precision == "bf16" else nullcontext()
 
 
 def all_at(time: float, noise: Noise) -> Tensor:
     """One time `(B,)` for every sample."""
-    return torch.full((len(noise),), time, dtype=finest(noise.device), device=noise.device)
+    return torch.full((1,), time, dtype=finest(noise.device), device=noise.device).expand(len(noise))
 
 
 def hold(given: Tensor | None, x: Tensor, process: Process, t: float, noise: Noise) -> Tensor:

@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 
 LONG_SEQUENCE = 256
 """From this many positions on one sample fills a matrix product, so a tile of one costs nothing."""
-MAX_LOGITS = 1 << 23
-"""Most logits that the head makes in one call: 32 MB."""
+MAX_LOGITS = {"cpu": 1 << 23, "gpu": 1 << 28}
+"""Most logits that the head makes in one call: 32 MB, 1 GB."""
+MAX_SYMBOLS = {"cpu": 1 << 14, "gpu": 1 << 18}
+"""Most symbols of a batch unless its size is given."""
 MAX_TILE = 4096
 """Samples per network call, as in config.json."""
 LAST_PIXEL_TIME = 0.01
@@ -31,6 +33,7 @@ LAST_PIXEL_TIME = 0.01
 CHOICES: dict[str, tuple[str, ...]] = {
     **{name: get_args(SamplingConfig.model_fields[name].annotation) for name in ("sampler", "last", "grid")},
     "dtype": ("float64", "float32"),
+    "precision": ("fp32", "bf16"),
 }
 RANGES: dict[str, tuple[Callable[[float], bool], str, str]] = {
     "steps": (lambda v: 1 <= v <= MAX_STEPS, "{} sampling steps are impossible.", f"Use --steps 1 to {MAX_STEPS}."),
@@ -77,6 +80,7 @@ class SamplingPlan:
     float64 is exact; float32 is the published 32-bit Gumbel draw for masked processes and a 32-bit running sum for
     the others. `tile` samples go through the network at a time and at most `head_rows` rows through its head, so
     that a sample's bits do not depend on the batch (see `sampler.tiles`); `tile = 0` runs the batch as it comes.
+    `precision` is that of the network: fp32 (on CUDA with TF32 products unless these are disallowed) or bf16.
     """
 
     steps: int = 4
@@ -93,25 +97,36 @@ class SamplingPlan:
     corrector_step: float = 1e-4
     tile: int = 16
     head_rows: int = 1024
+    precision: str = "fp32"
 
     def __post_init__(self) -> None:
         check_ranges(asdict(self))
 
     @classmethod
     def resolve(
-        cls, denoiser: Denoiser, config: SamplingConfig, labelled: bool = False, length: int | None = None, **flags: Any
+        cls,
+        denoiser: Denoiser,
+        config: SamplingConfig,
+        labelled: bool = False,
+        length: int | None = None,
+        deterministic: bool = False,
+        **flags: Any,
     ) -> SamplingPlan:
         """The plan of one request: the flags, else the model's defaults; a flag that is None is not given.
 
         The default guidance applies where a label is given, the default tile to sequences shorter than
-        `LONG_SEQUENCE`. What this model cannot do is rejected here, before the first step.
+        `LONG_SEQUENCE`. A GPU has no tiles unless the request is `deterministic`: it takes the batch as it comes. What
+        this model cannot do is rejected here, before the first step.
         """
         values: dict[str, Any] = config.model_dump(exclude={"handoff"})
         if not labelled:
             values["guidance"] = 0.0
-        if (length or denoiser.length) >= LONG_SEQUENCE:
+        kind = "cpu" if denoiser.device.type == "cpu" or deterministic else "gpu"
+        if kind == "gpu":
+            values["tile"] = 0
+        elif (length or denoiser.length) >= LONG_SEQUENCE:
             values["tile"] = 1
-        values["head_rows"] = default_head_rows(denoiser.symbols)
+        values["head_rows"] = default_head_rows(denoiser.symbols, MAX_LOGITS[kind])
         values |= {name: value for name, value in flags.items() if value is not None}
         unknown = sorted(set(values) - {field.name for field in fields(cls)})
         if unknown:
@@ -161,20 +176,22 @@ class SamplingPlan:
         return times(self.steps, self.grid, self.handoff_time)
 
     def batch_size(self, length: int) -> int:
-        """Samples per batch unless a size is given: whole tiles, at most 16 384 symbols."""
-        tile = self.tile or 1
-        return tile * max(1, 16384 // (length * tile))
+        """Samples per batch unless a size is given: whole tiles, at most `MAX_SYMBOLS` symbols."""
+        tile, most = self.tile or 1, MAX_SYMBOLS["cpu" if self.tile else "gpu"]
+        return tile * max(1, most // (length * tile))
 
     def settings(self) -> dict[str, Any]:
         """The plan as every result records it; options that are off are left out."""
-        off = {"guidance": 0.0, "temperature": 1.0, "top_p": 1.0, "hybrid": 0, "handoff_time": None}
+        off: dict[str, Any] = {"guidance": 0.0, "temperature": 1.0, "top_p": 1.0, "hybrid": 0, "handoff_time": None}
+        off["precision"] = "fp32"
         off |= {"corrector": 0} if self.corrector else {"corrector": 0, "corrector_step": self.corrector_step}
         return {key: value for key, value in asdict(self).items() if key not in off or off[key] != value}
 
 
-def default_head_rows(symbols: int) -> int:
-    """Most rows per call of the head: a power of two from 16 to 1024, within `MAX_LOGITS` where possible."""
-    return max(16, min(1024, 1 << max(0, (MAX_LOGITS // symbols).bit_length() - 1)))
+def default_head_rows(symbols: int, most: int = MAX_LOGITS["cpu"]) -> int:
+    """Most rows per call of the head: a power of two from 16, on the CPU to 1024, within `most` logits if possible."""
+    limit = 1024 if most == MAX_LOGITS["cpu"] else 1 << 20
+    return max(16, min(limit, 1 << max(0, (most // symbols).bit_length() - 1)))
 
 
 def _hand_off(handoff: HandoffConfig, labelled: bool, values: Mapping[str, Any]) -> dict[str, Any]:

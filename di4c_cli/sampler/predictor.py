@@ -18,6 +18,13 @@ class Predictor:
     def __init__(self, denoiser: Denoiser, plan: SamplingPlan, label: Tensor | None = None) -> None:
         self.denoiser, self.plan, self.label = denoiser, plan, label
         self.process = denoiser.process
+        self.guided = label is not None and plan.guidance != 0
+
+    def at(self, time: float) -> Predictor:
+        """The same predictor for a step from `time`: guidance has no weight at t = 1, unless that is the only step."""
+        weight = self.plan.guidance * (1 - time) if self.plan.steps > 1 else self.plan.guidance
+        self.guided = self.label is not None and weight != 0
+        return self
 
     def __call__(
         self, x_t: Tensor, t: Tensor, noise: Noise, only: Tensor | None = None, wanted: Tensor | None = None
@@ -35,9 +42,8 @@ class Predictor:
             label = None if label is None else label[only]
         tiles = {"tile": self.plan.tile, "head_rows": self.plan.head_rows}
         prediction = predict(self.denoiser, x_t, t, label, lam, **tiles, wanted=wanted)
-        weight = guidance_weight(self.plan.guidance, t, self.plan.steps)
-        # the weight is 0 at t = 1, where the unconditional branch is not needed
-        if label is not None and bool((weight != 0).any()):
+        if label is not None and self.guided:
+            weight = guidance_weight(self.plan.guidance, t, self.plan.steps)
             without = predict(self.denoiser, x_t, t, torch.full_like(label, -1), lam, **tiles, wanted=wanted)
             prediction = GuidedPrediction(prediction, without, weight)
         if self.plan.temperature != 1 or self.plan.top_p != 1:

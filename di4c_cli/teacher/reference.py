@@ -52,9 +52,10 @@ def exists(ref: str) -> bool:
 
 
 def _at(path: Path, name: str | None = None) -> ModelFiles:
-    """The files at a path; for the folder of a run, those of its last student."""
-    if (path / "student" / "config.json").is_file():
-        path = path / "student"
+    """The files at a path; for the folder of a run, those of its last student, or of the teacher that it trained."""
+    made = [path / kind for kind in ("student", "teacher") if (path / kind / "config.json").is_file()]
+    if made:
+        path = made[0]
     elif name is not None and not path.is_dir():
         raise UserError(f"This installation lacks the embedded model '{name}'.", "Install di4c again.")
     source = ModelFiles.at(path)

@@ -16,13 +16,14 @@ from accelerate import Accelerator, DistributedType
 from accelerate.utils import broadcast_object_list
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import nn
+from torch import Tensor, nn
 
 from di4c_cli import files
 from di4c_cli.errors import Failure
 from di4c_cli.training.ema import Ema
 from di4c_cli.training.run_folder import CHECKPOINT_PREFIX, checkpoint_folders
 
+BEST_FILE = "best.safetensors"
 READ_ERRORS = (OSError, EOFError, RuntimeError, ValueError, KeyError, TypeError)
 """Exceptions of the readers for a truncated or altered file."""
 
@@ -36,6 +37,19 @@ class Progress:
     skipped: int = 0
     bad_in_a_row: int = 0
     seconds: float = 0.0
+    best_step: int = 0
+    """Step of the lowest held-out loss, `best_loss`; 0 before the first evaluation."""
+    best_loss: float | None = None
+    stale: int = 0
+    """Evaluations since the best one."""
+
+    def evaluated(self, loss: float | None) -> bool:
+        """Record the held-out loss of the present step; true if it is the lowest so far."""
+        best = loss is not None and (self.best_loss is None or loss < self.best_loss)
+        if best:
+            self.best_step, self.best_loss = self.step, loss
+        self.stale = 0 if best else self.stale + 1
+        return best
 
 
 @dataclass
@@ -46,6 +60,8 @@ class CheckpointedObjects:
     module: nn.Module
     optimizer: Any
     ema: Ema
+    best: dict[str, Tensor] | None = None
+    """Averaged weights with the lowest held-out loss, if there is held-out data."""
 
     @property
     def inner_optimizer(self) -> torch.optim.Optimizer:
@@ -103,6 +119,8 @@ def save(root: Path, progress: Progress, trained: CheckpointedObjects, keep: int
                 scaler = None if accelerator.scaler is None else accelerator.scaler.state_dict()
                 torch.save({"optimizer": optimizer, "scaler": scaler}, part / "optimizer.pt")
             save_file(average, part / "ema.safetensors")
+            if trained.best is not None:
+                save_file(trained.best, part / BEST_FILE)
             state = asdict(progress) | {"ema_updates": trained.ema.updates}
             (part / "state.json").write_text(json.dumps(state) + "\n")
     if accelerator.is_main_process:
@@ -130,6 +148,7 @@ def load(folder: Path, trained: CheckpointedObjects) -> Progress:
     try:
         state = json.loads((folder / "state.json").read_text())
         average = load_file(folder / "ema.safetensors")
+        trained.best = load_file(folder / BEST_FILE) if state.get("best_step") else None
         if trained.by_engine:
             trained.accelerator.load_state(str(folder))
         else:

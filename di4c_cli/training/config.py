@@ -45,6 +45,7 @@ class TrainingConfig(Section):
     activation_checkpointing: bool = Field(False, description="less memory, more time")
     compile: bool = Field(False, description="torch.compile of the student")
     dropout: float = Field(0.0, ge=0, lt=1, description="of the student at t; teacher and student at u run without")
+    dropout_at_u: bool = Field(False, description="dropout of the student at u too, as in the authors' CIFAR-10 code")
     label_dropout: float = Field(
         0.1, ge=0, le=1, description="share of labels dropped; without it guidance is not distilled"
     )
@@ -59,6 +60,11 @@ class TrainingConfig(Section):
     )
     synthetic_steps: int = Field(16, ge=1, le=MAX_STEPS, description="sampling steps of the teacher for these samples")
     flip: bool = Field(False, description="random horizontal flips (images)")
+    crop: Literal["centre", "random"] = Field(
+        "centre",
+        description="square cut out of images of another shape before a VQGAN encodes them; `random`: one of each "
+        "image, resized bilinearly, as in the authors' MaskGIT code",
+    )
     sample_every: int = Field(
         0, ge=0, le=MAX_ITERATIONS, description="write samples every so many iterations; 0: never"
     )

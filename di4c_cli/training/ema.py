@@ -23,12 +23,15 @@ class Ema:
         """Average in the current weights; integer buffers are copied."""
         self.updates += 1
         keep = min(self.decay, (1 + self.updates) / (10 + self.updates))
+        means, values = [], []
         for name, value in module.state_dict().items():
             mean = self.mean[name]
             if mean.is_floating_point():
-                mean.lerp_(value.detach().to(mean.dtype), 1 - keep)
+                means.append(mean)
+                values.append(value.detach().to(mean.dtype))
             else:
                 mean.copy_(value)
+        torch._foreach_lerp_(means, values, 1 - keep)
 
     def tensors(self) -> dict[str, Tensor]:
         """The averages on the CPU; shards are gathered, so every process must call this."""

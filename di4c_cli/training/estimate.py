@@ -16,7 +16,7 @@ from di4c_cli.build import build_on_meta
 from di4c_cli.config import ModelConfig
 from di4c_cli.denoiser import Denoiser
 from di4c_cli.errors import UserError
-from di4c_cli.memory import physical_memory
+from di4c_cli.memory import gpu_memory, physical_memory
 from di4c_cli.recipe import Recipe
 from di4c_cli.training.plan import BatchPlan
 from di4c_cli.training.student_init import method_on_meta
@@ -95,7 +95,7 @@ def saved_bytes(denoiser: Denoiser, half: bool) -> int:
 
 
 def activation_bytes(config: ModelConfig, recipe: Recipe, sequences: int) -> int:
-    """Of `sequences` at once, with the student at u and the teacher beside the student at t."""
+    """Of `sequences` in each pass with a graph, with the student at u and the teacher beside the student at t."""
     half = recipe.training.precision != "no"
     denoiser = build_on_meta(config)
     saved, size = saved_bytes(denoiser, half), 2 if half else FLOAT32_BYTES
@@ -103,7 +103,7 @@ def activation_bytes(config: ModelConfig, recipe: Recipe, sequences: int) -> int
     state = denoiser.length * int(getattr(denoiser.network, "width", 1)) * size
     if recipe.training.activation_checkpointing:
         saved = saved // blocks + min(blocks * state, saved)
-    return sequences * (saved + saved // blocks + 2 * state)
+    return sequences * (recipe.method.graphs_at_once * saved + saved // blocks + 2 * state)
 
 
 def _blocks(network: nn.Module) -> int:
@@ -125,7 +125,7 @@ def estimate(config: ModelConfig, teacher: ModelConfig, recipe: Recipe, plan: Ba
         optimizer=2 * weights,
         ema=count(method.student.network) * FLOAT32_BYTES,
         activations=activation_bytes(config, recipe, sequences),
-        loss_chunk=recipe.method.chunk_bytes + recipe.method.cache_bytes,
+        loss_chunk=sum(recipe.method.loss_memory(gpu_memory())),
     )
 
 

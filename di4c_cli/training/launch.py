@@ -6,6 +6,7 @@ command line imports it for `launched` and `preset`.
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import math
 import os
@@ -17,7 +18,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
@@ -88,17 +89,25 @@ def preset(name: str) -> Path:
 
 def configured_processes(config: Path) -> tuple[int, int]:
     """The numbers of processes and machines in an Accelerate configuration; 1 where it has none."""
-    tree = read_yaml(config, "Accelerate configuration")
-    if not isinstance(tree, dict):
-        raise UserError(f"{config} is not an Accelerate configuration.", "Write one with `accelerate config`.")
+    tree = _configuration(config)
     found = [1 if tree.get(key) is None else tree[key] for key in ("num_processes", "num_machines")]
     if not all(type(number) is int and 1 <= number < 10**MAX_DIGITS for number in found):
         raise UserError(f"{config} has impossible numbers of processes or machines.", "Use whole numbers from 1 on.")
     return found[0], found[1]
 
 
+def _configuration(config: Path) -> dict[str, Any]:
+    tree = read_yaml(config, "Accelerate configuration")
+    if not isinstance(tree, dict):
+        raise UserError(f"{config} is not an Accelerate configuration.", "Write one with `accelerate config`.")
+    return tree
+
+
 def launch_with_accelerate(config: Path, processes: int | None, arguments: list[str]) -> int:
     """Run `accelerate launch` with a configuration; its processes run the same `di4c` command."""
+    kind = _configuration(config).get("distributed_type")
+    if kind == "DEEPSPEED" and importlib.util.find_spec("deepspeed") is None:
+        raise UserError("DeepSpeed is not installed.", "Run `pip install deepspeed`, or use the fsdp2 configuration.")
     command = ["-m", "di4c_cli.training.accelerate_launcher", "--quiet", "--config_file", str(config)]
     if processes is not None:
         command += ["--num_processes", str(processes)]

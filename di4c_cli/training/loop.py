@@ -15,13 +15,15 @@ from di4c_cli.data.stream import Source
 from di4c_cli.errors import Failure, UserError
 from di4c_cli.methods.base import Method
 from di4c_cli.noise import Noise, sample_seeds
-from di4c_cli.recipe import Recipe
 from di4c_cli.training import checkpoint
 from di4c_cli.training.checkpoint import CheckpointedObjects, Progress
 from di4c_cli.training.ema import Ema
+from di4c_cli.training.held_out import HeldOut
 from di4c_cli.training.metrics import MetricsFile, MetricsRow, StepMetrics, finite_or_none
+from di4c_cli.training.movement import MovementCheck
 from di4c_cli.training.optimizer import build_optimizer, learning_rate, part_settings
 from di4c_cli.training.plan import make_batch_plan
+from di4c_cli.training.pretrain_config import RunRecipe
 from di4c_cli.training.processes import Stopped, StopRequest
 from di4c_cli.training.run_folder import checkpoint_folders
 
@@ -39,13 +41,20 @@ class RunContext:
     report: Report
     sample: Callable[[int, dict[str, Tensor]], None]
     warn: Callable[[str], None]
+    held_out: HeldOut | None = None
 
 
 class TrainingLoop:
     """The state of one round and its steps."""
 
     def __init__(
-        self, accelerator: Accelerator, recipe: Recipe, number: int, method: Method, source: Source, context: RunContext
+        self,
+        accelerator: Accelerator,
+        recipe: RunRecipe,
+        number: int,
+        method: Method,
+        source: Source,
+        context: RunContext,
     ) -> None:
         self.accelerator, self.recipe, self.source, self.context = accelerator, recipe, source, context
         self.plan = make_batch_plan(recipe.training.batch, recipe.training.micro_batch, accelerator.num_processes)
@@ -67,6 +76,7 @@ class TrainingLoop:
         self._names: list[list[str]] = [[] for _ in parts]
         self._updates = method.updates
         self._detector = method.collapse_detector()
+        self._movement = self._movement_check()
 
     @property
     def network(self) -> torch.nn.Module:
@@ -77,14 +87,26 @@ class TrainingLoop:
         """Go back to a checkpoint."""
         self.progress = checkpoint.load(folder, self.trained)
 
+    @property
+    def finished(self) -> bool:
+        """Whether the last iteration is done, or the held-out loss has not fallen for long enough."""
+        held_out, progress = self.context.held_out, self.progress
+        stale = held_out is not None and progress.stale >= held_out.patience
+        return stale or progress.step >= self.recipe.training.iterations
+
+    def weights(self) -> dict[str, Tensor]:
+        """The averaged weights, those with the lowest held-out loss if there is one; every process must call this."""
+        return self.ema.tensors() if self.trained.best is None else self.trained.best
+
     def run(self) -> None:
         """Train to the last iteration, with checkpoints on the way and at the end."""
         settings, progress = self.recipe.training, self.progress
         saved_at = progress.step
-        while progress.step < settings.iterations:
+        while not self.finished:
             stop = self.step()
-            last = progress.step == settings.iterations
+            last = self.finished
             if stop or last or progress.step % settings.checkpoint_every == 0:
+                self._check_movement(last)
                 self.save()
                 saved_at = progress.step
             if settings.sample_every and progress.step % settings.sample_every == 0:
@@ -98,6 +120,26 @@ class TrainingLoop:
                 )
             if progress.bad_in_a_row >= settings.max_bad_steps:
                 raise self._diagnosis(saved_at)
+
+    def _movement_check(self) -> MovementCheck | None:
+        """Of part 0 before its first step, also of a resumed run; DeepSpeed keeps its own copy of the weights."""
+        if self.accelerator.state.deepspeed_plugin is not None:
+            return None
+        names = {id(parameter): name for name, parameter in self.module.named_parameters()}
+        trained = [p for p in self.trained.inner_optimizer.param_groups[0]["params"] if p.requires_grad]
+        return MovementCheck(self.accelerator, [names.get(id(p), "a tensor") for p in trained], trained)
+
+    def _check_movement(self, last: bool) -> None:
+        """Once, as soon as every tensor can be judged, or at the end."""
+        training, progress = self.recipe.training, self.progress
+        steps, fastest = progress.step - progress.skipped, min(progress.step - 1, self.settings[0].warmup)
+        rate = learning_rate(self.settings[0], fastest, training.iterations)
+        if self._movement is None or not (last or self._movement.judges(steps, rate)):
+            return
+        warning = self._movement.check(self.trained.inner_optimizer, training.precision, steps, rate)
+        if warning and self.accelerator.is_main_process:
+            self.context.warn(warning)
+        self._movement = None
 
     def _sample(self) -> None:
         tensors = self.ema.tensors()  # gathers shards, so all processes take part
@@ -126,9 +168,20 @@ class TrainingLoop:
         progress.bad_in_a_row = 0 if good else progress.bad_in_a_row + 1
         progress.seconds += time.monotonic() - start
         rate = learning_rate(self.settings[0], progress.step - 1, self.recipe.training.iterations)
-        self._record(row, norm, rate, good, time.monotonic() - start)
+        self._record(row | self._evaluate(), norm, rate, good, time.monotonic() - start)
         # a single process need not wait for the next exchange to react to a signal
         return stop or (self.accelerator.num_processes == 1 and self.context.stop.asked)
+
+    def _evaluate(self) -> MetricsRow:
+        """The held-out loss of the averaged weights, if this step ends with an evaluation."""
+        held_out = self.context.held_out
+        if held_out is None or not held_out.due(self.progress.step, self.recipe.training.iterations):
+            return {}
+        tensors = self.ema.tensors()
+        loss = finite_or_none(held_out.loss(tensors, self.accelerator))
+        if self.progress.evaluated(loss):
+            self.trained.best = {name: value.clone() for name, value in tensors.items()}
+        return {"held_out": loss}
 
     def _update(self, part: int) -> tuple[MetricsRow, bool, bool, float]:
         """Backward passes and optimizer step of one part; its figures, whether they are finite, stop, gradient norm."""

@@ -21,7 +21,7 @@ from di4c_cli.draw import finest
 from di4c_cli.errors import Failure, UserError
 from di4c_cli.foreign.regular import MAX_RECORD_BYTES, read_bytes
 from di4c_cli.foreign.structured import StructureError, parse_json
-from di4c_cli.recipe import Recipe
+from di4c_cli.training.pretrain_config import RunRecipe
 from di4c_cli.training.run_folder import flatten
 
 MetricsRow = dict[str, Any]
@@ -166,6 +166,13 @@ def summary(metrics: Path) -> dict[str, Any]:
     return out
 
 
+def best_evaluation(metrics: Path) -> dict[str, Any]:
+    """The lowest held-out loss and its step; empty without an evaluation."""
+    rows = [row for row in read_rows(metrics) if row.get("held_out") is not None]
+    best = min(rows, key=lambda row: row["held_out"], default=None)
+    return {} if best is None else {"best_held_out": best["held_out"], "best_step": best["step"]}
+
+
 def check_trackers(names: list[str]) -> None:
     """Reject a tracker whose package, which has the same name, is not installed, before anything is written."""
     for name in names:
@@ -173,7 +180,7 @@ def check_trackers(names: list[str]) -> None:
             raise UserError(f"The tracker '{name}' is not installed.", f"Run `pip install {name}`.")
 
 
-def start_trackers(accelerator: Accelerator, recipe: Recipe, run_name: str) -> None:
+def start_trackers(accelerator: Accelerator, recipe: RunRecipe, run_name: str) -> None:
     """Start the recipe's trackers; wandb without a key stays offline instead of asking for one."""
     if not recipe.training.trackers:
         return

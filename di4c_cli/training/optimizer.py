@@ -27,7 +27,9 @@ def build_optimizer(parts: Sequence[TrainedPart], settings: Sequence[OptimizerCo
         {"params": part.parameters, "lr": own.lr, "betas": own.betas, "eps": own.eps, "weight_decay": own.weight_decay}
         for part, own in zip(parts, settings, strict=True)
     ]
-    return kind(groups)
+    # one kernel for many tensors; on the CPU the results would differ in the last bits from those without
+    fused = all(parameter.device.type not in ("cpu", "mps") for part in parts for parameter in part.parameters)
+    return kind(groups, fused=fused or None)
 
 
 def learning_rate(settings: OptimizerConfig, step: int, iterations: int) -> float:

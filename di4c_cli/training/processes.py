@@ -64,14 +64,11 @@ def make_accelerator(precision: str, device: str | None, trackers: Sequence[str]
     """The accelerator of this process, for as many processes as the launcher started."""
     check_launcher_variables()
     check_device(device)
-    cpu = on_cpu(device)
-    if cpu:
-        os.environ["ACCELERATE_USE_CPU"] = "true"
     # a second run in one Python process may use another precision
     AcceleratorState._reset_state(reset_partial_state="WORLD_SIZE" not in os.environ)
     with _numbered_device(device):
         accelerator = Accelerator(
-            cpu=cpu,
+            cpu=on_cpu(device),
             mixed_precision=precision,
             log_with=list(trackers) or None,
             project_dir=str(project) if trackers else None,

@@ -27,6 +27,7 @@ def data_spec(recipe: Recipe, teacher: Model, round_number: int, device: torch.d
         denoiser.labels,
         training.label_dropout,
         training.flip,
+        training.crop == "random",
         device,
     )
 

@@ -1,8 +1,7 @@
-"""A distillation run: its rounds one after the other (paper A.4), resumed from what is on disk."""
+"""A training run: its rounds one after the other (paper A.4), resumed from what is on disk."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -13,19 +12,17 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from di4c_cli import files
-from di4c_cli.build import build_denoiser
-from di4c_cli.card import model_card
-from di4c_cli.config import ModelConfig
-from di4c_cli.data.stream import Source
 from di4c_cli.errors import Failure, UserError
-from di4c_cli.model import Model, load, load_folder
 from di4c_cli.model_folder import save_folder
 from di4c_cli.recipe import Recipe
-from di4c_cli.training.estimate import check_memory, estimate
+from di4c_cli.training.from_data import FromData
+from di4c_cli.training.from_teacher import FromTeacher
 from di4c_cli.training.loop import Report, RunContext, TrainingLoop
 from di4c_cli.training.metrics import MetricsFile, MetricsRow, check_trackers, read_rows, start_trackers, track
 from di4c_cli.training.pictures import draw_curves, write_samples
 from di4c_cli.training.plan import make_batch_plan
+from di4c_cli.training.pretrain_config import PretrainConfig, RunRecipe
+from di4c_cli.training.pretrain_data import TOKENIZER_FILE
 from di4c_cli.training.processes import (
     Stopped,
     StopRequest,
@@ -36,9 +33,9 @@ from di4c_cli.training.processes import (
     on_main,
     stop_on_signal,
 )
-from di4c_cli.training.round_data import open_round_data, with_synthetic
 from di4c_cli.training.run_folder import RunFolder, RunState
-from di4c_cli.training.student_init import build_method, method_on_meta, new_student, student_config
+from di4c_cli.training.start import RoundStart, StartingPoint
+from di4c_cli.training.student_init import build_method
 
 
 def _silent(_: object) -> None:
@@ -47,7 +44,7 @@ def _silent(_: object) -> None:
 
 @dataclass
 class RunOptions:
-    """How to run; nothing here changes the student."""
+    """How to run; nothing here changes the trained model."""
 
     device: str | None = None
     force: bool = False
@@ -65,16 +62,37 @@ class RunResult:
     main: bool = True
 
 
+StartOf = Callable[[Accelerator], StartingPoint]
+"""Makes the starting point of a run when its device is known."""
+
+
 def distill(recipe: Recipe, out: Path, options: RunOptions) -> RunResult:
     """Distil the recipe's teacher into a student in `out`; the same call resumes a stopped run."""
-    folder = RunFolder(out)
+    return train(recipe, RunFolder(out), options, lambda accelerator: FromTeacher(recipe, accelerator, options.say))
+
+
+def pretrain(recipe: PretrainConfig, out: Path, options: RunOptions) -> RunResult:
+    """Train a teacher from scratch in `out`; the same call resumes a stopped run."""
+    folder = RunFolder(out, "teacher")
+    kept = folder.path / TOKENIZER_FILE
+
+    def start_of(accelerator: Accelerator) -> FromData:
+        return FromData(recipe, accelerator, kept, options.force, options.say)
+
+    return train(recipe, folder, options, start_of)
+
+
+def train(recipe: RunRecipe, folder: RunFolder, options: RunOptions, start_of: StartOf) -> RunResult:
+    """Run a recipe in its folder; the same call resumes a stopped run."""
     check_trackers(list(recipe.training.trackers))
-    accelerator = make_accelerator(recipe.training.precision, options.device, recipe.training.trackers, out)
+    accelerator = make_accelerator(recipe.training.precision, options.device, recipe.training.trackers, folder.path)
     with leaving_process_group():
-        return _distill(recipe, folder, options, accelerator)
+        return _train(recipe, folder, options, accelerator, start_of)
 
 
-def _distill(recipe: Recipe, folder: RunFolder, options: RunOptions, accelerator: Accelerator) -> RunResult:
+def _train(
+    recipe: RunRecipe, folder: RunFolder, options: RunOptions, accelerator: Accelerator, start_of: StartOf
+) -> RunResult:
     main = accelerator.is_main_process
     state = RunState.NEW
     if not options.force:
@@ -85,7 +103,7 @@ def _distill(recipe: Recipe, folder: RunFolder, options: RunOptions, accelerator
         accelerator.end_training()
         return RunResult(folder, True, main)
     # reads teacher and data before anything is written
-    run = Run(accelerator, recipe, folder, options)
+    run = Run(accelerator, recipe, folder, options, start_of(accelerator))
     with ExitStack() as stack:
         on_main(accelerator, lambda: _claim(folder, recipe, options, stack))
         try:
@@ -102,7 +120,7 @@ def _distill(recipe: Recipe, folder: RunFolder, options: RunOptions, accelerator
     return RunResult(folder, False, main)
 
 
-def _claim(folder: RunFolder, recipe: Recipe, options: RunOptions, stack: ExitStack) -> None:
+def _claim(folder: RunFolder, recipe: RunRecipe, options: RunOptions, stack: ExitStack) -> None:
     """Move an old run aside if asked, lock the folder, remove leftovers, write the recipe."""
     if options.force:
         moved = folder.move_aside()
@@ -116,32 +134,19 @@ def _claim(folder: RunFolder, recipe: Recipe, options: RunOptions, stack: ExitSt
 class Run:
     """The rounds of one recipe."""
 
-    def __init__(self, accelerator: Accelerator, recipe: Recipe, folder: RunFolder, options: RunOptions) -> None:
+    def __init__(
+        self, accelerator: Accelerator, recipe: RunRecipe, folder: RunFolder, options: RunOptions, start: StartingPoint
+    ) -> None:
         self.accelerator, self.recipe, self.folder, self.options = accelerator, recipe, folder, options
-        training = recipe.training
-        self.plan = make_batch_plan(training.batch, training.micro_batch, accelerator.num_processes)
+        self.start = start
+        make_batch_plan(recipe.training.batch, recipe.training.micro_batch, accelerator.num_processes)
         # the main process first: it may fetch or encode what the others then find, and it reports mistakes
-        on_main(accelerator, self._read)
+        on_main(accelerator, start.read)
         if not accelerator.is_main_process:
-            self._read()
-
-    def _read(self) -> None:
-        """Read teacher and data, and check that λ fits network and method; nothing is written."""
-        self.teacher = load(self.recipe.teacher, weights=self.recipe.init_weights)
-        student = student_config(self.teacher, self.recipe, 1)
-        method_on_meta(self.recipe, student, self.teacher.config)
-        if self.accelerator.device.type == "cpu":
-            check_memory(estimate(student, self.teacher.config, self.recipe, self.plan))
-        self.source = open_round_data(self.recipe, self.teacher, 1, self.accelerator.device)
-        labels = self.teacher.denoiser.labels
-        if self.accelerator.is_main_process and labels and self.source.read(0, 1).label is None:
-            self.options.say(
-                f"The data {self.recipe.data} has no labels: the student of a teacher with {labels} classes "
-                "learns unconditional samples only."
-            )
+            start.read()
 
     def all_rounds(self) -> None:
-        """Train every round that is not finished, then draw the curves and write the run's student."""
+        """Train every round that is not finished, then draw the curves and write the run's model."""
         start_trackers(self.accelerator, self.recipe, self.folder.path.name)
         for number in range(1, self.recipe.rounds + 1):
             if not self.folder.round_done(number):
@@ -154,58 +159,47 @@ class Run:
         self.accelerator.end_training()
 
     def one_round(self, number: int) -> None:
-        """Train one round from its last checkpoint, if it has one, and write its student."""
-        teacher, device = self.teacher, self.accelerator.device
-        if number > 1:
-            teacher = load_folder(self.folder.round_student(number - 1)).with_teacher(self.teacher)
-        source = self.source if number == 1 else open_round_data(self.recipe, teacher, number, device)
-        config = student_config(teacher, self.recipe, number)
-        config.provenance["data"] = getattr(source, "origin", config.provenance["data"])
-        source = with_synthetic(source, self.recipe, teacher, number, device, self.options.say)
+        """Train one round from its last checkpoint, if it has one, and write its model."""
+        begin = self.start.round(number, self.folder.round_model(number - 1) if number > 1 else None)
         last = self.folder.last_checkpoint(number)
         metrics = self._metrics(number, last)
         with stop_on_signal(loud=self.accelerator.is_main_process) as stop:
-            context = self._context(number, stop, metrics, config, teacher)
             try:
-                model = self._train(number, teacher, source, config, context, last)
+                loop = self._loop(number, begin, self._context(number, stop, metrics, begin))
+                if last is not None:
+                    loop.resume(last)
+                loop.run()
+                tensors = loop.weights()
             finally:
                 if metrics is not None:
                     metrics.close()
             if self.accelerator.is_main_process:
-                goal = self.folder.round_student(number)
-                save_folder(goal, config, model.denoiser, model_card(config), teacher.codec_file)
+                model, card = begin.model(tensors), self.start.card(begin.config, loop.progress)
+                goal = self.folder.round_model(number)
+                save_folder(goal, begin.config, model.denoiser, card, begin.codec_file, self.start.weights_dtype)
         if stop.asked and number < self.recipe.rounds:
             raise Stopped(f"Stopped after round {number}.", "Run the same command again to resume.", stop.exit_code)
         self.accelerator.free_memory()
 
-    def _train(
-        self, number: int, teacher: Model, source: Source, config: ModelConfig, context: RunContext, last: Path | None
-    ) -> Model:
-        """The training loop of one round; returns the averaged student."""
-        student = new_student(teacher, config, self.recipe, number).to(self.options.dtype)
+    def _loop(self, number: int, begin: RoundStart, context: RunContext) -> TrainingLoop:
+        """The training loop of one round, before its first step or checkpoint."""
+        dtype = self.options.dtype
+        student = begin.student.to(dtype)
         if self.recipe.training.compile:
             student.compile()
-        frozen = None
-        if self.recipe.method.needs_teacher:
-            frozen = copy.deepcopy(teacher.denoiser).to(self.accelerator.device, self.options.dtype)
+        frozen = None if begin.teacher is None else begin.teacher.to(self.accelerator.device, dtype)
         method = build_method(self.recipe, student, frozen, number)
-        loop = TrainingLoop(self.accelerator, self.recipe, number, method, source, context)
-        if last is not None:
-            loop.resume(last)
-        loop.run()
-        return averaged(config, loop.ema.tensors(), teacher.folder)
+        return TrainingLoop(self.accelerator, self.recipe, number, method, begin.source, context)
 
-    def _context(
-        self, number: int, stop: StopRequest, metrics: MetricsFile | None, config: ModelConfig, teacher: Model
-    ) -> RunContext:
+    def _context(self, number: int, stop: StopRequest, metrics: MetricsFile | None, begin: RoundStart) -> RunContext:
         def sample(step: int, tensors: dict[str, Tensor]) -> None:
-            model = averaged(config, tensors, teacher.folder).with_teacher(self.teacher)
+            model = begin.model(tensors)
             model.to(self.accelerator.device)
             write_samples(model, self.folder.samples, number, step, self.recipe.seed)
-            self.teacher.to("cpu")
+            model.to("cpu")
 
         checkpoints = self.folder.checkpoints(number)
-        return RunContext(checkpoints, metrics, stop, self._report, sample, self.options.say)
+        return RunContext(checkpoints, metrics, stop, self._report, sample, self.options.say, begin.held_out)
 
     def _report(self, row: MetricsRow) -> None:
         self.options.report(row)
@@ -217,10 +211,3 @@ class Run:
             return None
         step = int(last.name.rpartition("-")[2]) if last is not None else 0
         return MetricsFile(self.folder.metrics, (number, step))
-
-
-def averaged(config: ModelConfig, tensors: dict[str, Tensor], folder: Path | None) -> Model:
-    """A model with the averaged weights; the files of its codec stand beside the teacher."""
-    denoiser = build_denoiser(config)
-    denoiser.network.load_state_dict(tensors)
-    return Model(config, denoiser.eval().requires_grad_(False), folder)

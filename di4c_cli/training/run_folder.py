@@ -14,8 +14,8 @@ from pydantic import ValidationError
 
 from di4c_cli import files, recipe_file
 from di4c_cli.errors import UserError
-from di4c_cli.recipe import Recipe
 from di4c_cli.teacher import safe
+from di4c_cli.training.pretrain_config import RunRecipe
 
 CHECKPOINT_PREFIX = "step-"
 CHANGEABLE_KEYS = {
@@ -27,7 +27,7 @@ CHANGEABLE_KEYS = {
     "training.sample_every",
     "training.trackers",
 }
-"""Recipe keys that do not change the student; a run may be resumed with other values."""
+"""Recipe keys that do not change the trained model; a run may be resumed with other values."""
 
 
 def checkpoint_folders(root: Path) -> list[Path]:
@@ -47,29 +47,30 @@ class RunState(Enum):
 class RunFolder:
     """Paths inside one run."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, kind: str = "student") -> None:
+        """`kind`: what the run makes, `student` or, for pretraining, `teacher`."""
+        self.path, self.kind = path, kind
         self.recipe = path / "recipe.yaml"
         self.metrics = path / "metrics.jsonl"
         self.curves = path / "curves.png"
         self.samples = path / "samples"
-        self.student = path / "student"
+        self.model = path / kind
 
     def round(self, number: int) -> Path:
-        """Folder of a round; its student is in `student/`, its checkpoints in `checkpoints/`."""
+        """Folder of a round; its model is in `student/` or `teacher/`, its checkpoints in `checkpoints/`."""
         return self.path / f"round-{number}"
 
-    def round_student(self, number: int) -> Path:
-        """The student that a round writes at its end."""
-        return self.round(number) / "student"
+    def round_model(self, number: int) -> Path:
+        """The model that a round writes at its end."""
+        return self.round(number) / self.kind
 
     def checkpoints(self, number: int) -> Path:
         """Checkpoints of a round."""
         return self.round(number) / "checkpoints"
 
     def round_done(self, number: int) -> bool:
-        """Whether a round has written its student."""
-        return (self.round_student(number) / "config.json").is_file()
+        """Whether a round has written its model."""
+        return (self.round_model(number) / "config.json").is_file()
 
     def last_checkpoint(self, number: int) -> Path | None:
         """The newest complete checkpoint of a round."""
@@ -83,7 +84,7 @@ class RunFolder:
             for path in [*folder.glob(".*.part"), *folder.glob(".*.old")]:
                 files.remove(path)
 
-    def state(self, recipe: Recipe) -> RunState:
+    def state(self, recipe: RunRecipe) -> RunState:
         """New, unfinished or finished; the folder of another recipe is rejected with the differences."""
         if not self.path.exists():
             return RunState.NEW
@@ -101,10 +102,10 @@ class RunFolder:
         if stored is None:
             raise UserError(f"{self.recipe} is not a readable recipe.", hint)
         recipe_file.check_renamed_keys(recipe_file.dotted_keys(stored), f"The run in {self.path}", hint)
-        found = differences(_with_defaults(stored), recipe.model_dump(mode="json"))
+        found = differences(_with_defaults(stored, type(recipe)), recipe.model_dump(mode="json"))
         if found:
             raise UserError(f"{self.path} holds a run of another recipe: {'; '.join(found)}.", hint)
-        return RunState.FINISHED if (self.student / "config.json").is_file() else RunState.UNFINISHED
+        return RunState.FINISHED if (self.model / "config.json").is_file() else RunState.UNFINISHED
 
     def move_aside(self) -> Path | None:
         """Rename an existing folder to a free name, unless a run is writing to it; None if there is no folder."""
@@ -117,26 +118,26 @@ class RunFolder:
             self.path.rename(target)
         return target
 
-    def start(self, recipe: Recipe) -> None:
+    def start(self, recipe: RunRecipe) -> None:
         """Create the folder with its resolved recipe."""
         files.write_text(self.recipe, recipe_file.dump(recipe))
 
     def finish(self, rounds: int) -> None:
-        """Copy the last round's student to `student/`, whose presence marks the run as finished."""
-        with files.new_folder(self.student) as part:
-            shutil.copytree(self.round_student(rounds), part, dirs_exist_ok=True)
+        """Copy the last round's model to the run's top, where its presence marks the run as finished."""
+        with files.new_folder(self.model) as part:
+            shutil.copytree(self.round_model(rounds), part, dirs_exist_ok=True)
 
 
-def _with_defaults(tree: dict[str, Any]) -> dict[str, Any]:
+def _with_defaults(tree: dict[str, Any], schema: type[RunRecipe]) -> dict[str, Any]:
     """A stored recipe; keys that did not exist when it was written have their defaults."""
     try:
-        return Recipe.model_validate(tree).model_dump(mode="json")
+        return schema.model_validate(tree).model_dump(mode="json")
     except ValidationError:
         return tree
 
 
 def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """One sentence part for every differing key that changes the student."""
+    """One sentence part for every differing key that changes the trained model."""
     before, after = flatten(old), flatten(new)
     out = []
     for key in sorted(before.keys() | after.keys()):

@@ -18,6 +18,7 @@ from di4c_cli.methods.base import Method, MethodSetup
 from di4c_cli.model import Model
 from di4c_cli.noise import sample_seeds
 from di4c_cli.recipe import Recipe
+from di4c_cli.training.pretrain_config import RunRecipe
 
 
 def student_config(teacher: Model, recipe: Recipe, round_number: int) -> ModelConfig:
@@ -83,15 +84,17 @@ def new_student(teacher: Model, config: ModelConfig, recipe: Recipe, round_numbe
     return denoiser
 
 
-def build_method(recipe: Recipe, student: Denoiser, teacher: Denoiser | None, round_number: int) -> Method:
+def build_method(recipe: RunRecipe, student: Denoiser, teacher: Denoiser | None, round_number: int) -> Method:
     """The recipe's training method; `teacher` is None if the method does not call it."""
     training = recipe.training
-    setup = MethodSetup(recipe.seed, round_number, training.dropout > 0, recipe.data == "teacher")
+    dropout = training.dropout > 0
+    at_u = dropout and training.dropout_at_u
+    setup = MethodSetup(recipe.seed, round_number, dropout, at_u, data_free=recipe.data == "teacher")
     return implementation(recipe.method)(recipe.method, student, teacher, setup)
 
 
-def method_on_meta(recipe: Recipe, student: ModelConfig, teacher: ModelConfig) -> Method:
+def method_on_meta(recipe: RunRecipe, student: ModelConfig, teacher: ModelConfig | None = None) -> Method:
     """The method without memory: checks that λ fits network and method, and counts parameters."""
-    frozen = build_on_meta(teacher) if recipe.method.needs_teacher else None
+    frozen = build_on_meta(teacher) if teacher is not None and recipe.method.needs_teacher else None
     with torch.device("meta"):
         return build_method(recipe, build_on_meta(student), frozen, 1)

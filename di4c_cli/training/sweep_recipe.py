@@ -6,14 +6,17 @@ Imports no torch.
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
 from di4c_cli import recipe_file
 from di4c_cli.errors import UserError
 from di4c_cli.recipe import Recipe
-from di4c_cli.schema import MAX_SAMPLES, MAX_STEPS, Section
+from di4c_cli.schema import Section
+
+PaperFigures = dict[int, list[float]]
+"""Published figures by sampling steps, in the order of the sweep's `metrics`."""
 
 
 class SweepRow(Section):
@@ -21,6 +24,7 @@ class SweepRow(Section):
 
     label: str = Field(description="name of the row")
     set: dict[str, Any] = Field(description="dotted recipe keys and their values")
+    paper: PaperFigures = Field(default_factory=dict, description="published figures")
 
     @property
     def folder(self) -> str:
@@ -28,22 +32,41 @@ class SweepRow(Section):
         return re.sub(r"[^A-Za-z0-9]+", "-", self.label).strip("-").lower()
 
 
+class PaperTable(Section):
+    """The published table: the recipe of its rows, and its figures of the teacher."""
+
+    base: str = Field(description="name of the recipe, without a folder")
+    teacher: PaperFigures = Field(default_factory=dict, description="published figures")
+
+
 class Sweep(Section):
-    """A table: rows are recipes, columns are step counts and metrics."""
+    """A table: rows are recipes, columns are the step counts of the base recipe's `evaluation` section."""
 
     kind: Literal["sweep"] = Field("sweep", description="what the file is for")
     name: str = Field(description="as in `di4c recipes`")
     summary: str = Field(description="one line about it")
-    base: str = Field(description="the recipe that all rows change")
-    set: dict[str, Any] = Field(default_factory=dict, description="values common to all rows")
-    steps: list[Annotated[int, Field(ge=1, le=MAX_STEPS)]] = Field(
-        min_length=1, description="sampling steps, the columns of the table"
+    set: dict[str, Any] = Field(default_factory=dict, description="values of all rows, whatever the base")
+    base: str = Field(description="the recipe that the rows change if `--base` names no other")
+    small: dict[str, Any] = Field(
+        default_factory=dict, description="values of all rows on that base only: its budget, steps and samples"
     )
-    samples: int = Field(2000, ge=2, le=MAX_SAMPLES, description="samples for each figure")
     metrics: list[str] = Field(
         default_factory=lambda: ["frechet", "is"], min_length=1, description="figures in each cell"
     )
-    rows: list[SweepRow] = Field(min_length=1, description="`label` and `set`, dotted keys and values, of each student")
+    paper: PaperTable | None = Field(
+        None, description="`base` and `teacher`: the recipe of the published table and its figures by steps"
+    )
+    rows: list[SweepRow] = Field(
+        min_length=1,
+        description="`label`, `set` (dotted keys and values) and `paper` (figures by steps) of each student",
+    )
+
+    def published(self, recipe: Recipe, row: SweepRow | None, steps: int) -> dict[str, float]:
+        """The paper's figures of a row, or of the teacher, if `recipe` is the one that the paper trains."""
+        if self.paper is None or recipe.name.rpartition("/")[2] != self.paper.base:
+            return {}
+        figures = self.paper.teacher if row is None else row.paper
+        return dict(zip(self.metrics, figures.get(steps, ())))
 
 
 def read_sweep(name: str) -> Sweep:
@@ -61,4 +84,5 @@ def read_sweep(name: str) -> Sweep:
 
 def row_recipes(sweep: Sweep, base: str | None, overrides: dict[str, Any]) -> list[tuple[SweepRow, Recipe]]:
     """Every row as a whole recipe; `overrides` (flags) take precedence."""
-    return [(row, recipe_file.read(base or sweep.base, {**sweep.set, **row.set, **overrides})) for row in sweep.rows]
+    common = sweep.set if base else {**sweep.set, **sweep.small}
+    return [(row, recipe_file.read(base or sweep.base, {**common, **row.set, **overrides})) for row in sweep.rows]

@@ -106,6 +106,9 @@ def test_compare_rejects_other_protocols(evaluated: Path) -> None:
         (["--protocol", "cifar10"], "Did you mean"),
         (["--student", "nowhere-at-all"], "nowhere-at-all"),
         (["--model", "di4c-d"], "is not ROW=REF"),
+        (["--model", "hybrid=tiny-digits"], "cannot name the row hybrid"),
+        (["--model", "a=tiny-digits", "--model", "a=tiny-vq"], "names the row a twice"),
+        (["--sample-dtype", "float16"], "Choose one of: float64, float32"),
         (["--device", "abacus"], "no device 'abacus'"),
         (["--report-me"], "No such option"),
     ],
@@ -152,7 +155,41 @@ def test_eval_measures_samples_of_a_file(judge_folder: Path) -> None:
     Path("mine.txt").write_text("one two three\nfour five six\n")
     done = run("eval", "--samples", "mine.txt", "--judge", judge_folder, "--json")
     assert done.exit_code == 0, done.output
-    assert set(json.loads(done.stdout)["cells"][0]["figures"]) == {"perplexity_strict", "bits_per_byte", "entropy"}
+    figures = json.loads(done.stdout)["cells"][0]["figures"]
+    assert list(figures) == ["perplexity", "perplexity_strict", "bits_per_byte", "entropy"]
+
+
+@pytest.mark.slow
+def test_eval_of_saved_ids_equals_that_of_their_model(text_pair: tuple[Path, Path], judge_folder: Path) -> None:
+    """Samples in shards are ids, so both perplexities are those of the model; a sheet of texts is read whole."""
+    draw = ["--student", text_pair[1], "--steps", "2", "-n", "24"]
+    assert run("sample", *draw, "--sample-dtype", "float32", "--out", "shards").exit_code == 0
+    assert run("sample", *draw, "--sample-dtype", "float32", "--out", "sheet.txt").exit_code == 0
+    judged = ["--judge", judge_folder, "--json"]
+    saved = json.loads(run("eval", "--samples", "shards", *judged).stdout)["cells"][0]
+    done = run("eval", *draw, "--sample-dtype", "float32", *judged)
+    assert done.exit_code == 0, done.output
+    drawn = next(cell for cell in json.loads(done.stdout)["cells"] if cell["row"] == "student")
+    assert drawn["settings"]["dtype"] == "float32"
+    for name in ("perplexity", "perplexity_strict", "entropy"):
+        assert saved["figures"][name]["value"] == pytest.approx(drawn["figures"][name]["value"], rel=1e-6)
+    sheet = json.loads(run("eval", "--samples", "sheet.txt", *judged).stdout)
+    assert sheet["cells"][0]["n"] == 24 and "judge's tokens" in sheet["notes"][0]
+    assert "takes no --sample-dtype" in refused("eval", "--samples", "sheet.txt", "--sample-dtype", "float32")
+
+
+@pytest.mark.slow
+def test_eval_shows_two_draws_side_by_side(text_pair: tuple[Path, Path], judge_folder: Path) -> None:
+    flags = ["--steps", "1,2", "--judge", judge_folder, "-n", 2, "--sample-dtype", "float32,float64"]
+    done = run("eval", "--teacher", text_pair[0], *flags, "--json", "--out", "out")
+    assert done.exit_code == 0, done.output
+    cells = json.loads(done.stdout)["cells"]
+    assert [(cell["column"], cell["settings"]["dtype"]) for cell in cells[:3]] == [
+        ("1 step, 32-bit", "float32"),
+        ("1 step, 64-bit", "float64"),
+        ("2 steps, 32-bit", "float32"),
+    ]
+    assert cells[0]["samples"] != cells[1]["samples"]
 
 
 def test_eval_rejects_empty_sample_files() -> None:

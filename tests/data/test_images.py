@@ -115,6 +115,20 @@ def test_vq_items_encode_class_folders_once(tmp_path: Path, monkeypatch: pytest.
     assert torch.equal(again, x)
 
 
+def test_vq_items_cut_random_squares(tmp_path: Path) -> None:
+    """One square of each image, anywhere along the longer side, in a cache of its own."""
+    pictures = CHANCE.integers(0, 256, (12, 32, 8, 3), dtype=np.uint8)
+    folder = class_folders(tmp_path / "images", pictures)
+    for place, top in ((0.0, 0), (0.999, 24)):
+        square = images.load_square(sorted(folder.rglob("*.png"))[0], 8, 3, [0.5, place])
+        expected = pictures[0, top : top + 8].transpose(2, 0, 1).astype(np.float32) / 127.5 - 1
+        assert torch.equal(square, torch.from_numpy(expected))
+    centre, cut, again = (
+        find_items(str(folder), vq_model(), random_crop=on).rows(list(range(12)))[0] for on in (False, True, True)
+    )
+    assert torch.equal(cut, again) and not torch.equal(cut, centre)
+
+
 @pytest.mark.parametrize(
     ("label", "told"),
     [

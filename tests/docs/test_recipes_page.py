@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from di4c_cli.recipe import Recipe
-from di4c_cli.tasks.config import PretrainConfig
+from di4c_cli.training.pretrain_config import PretrainConfig
 from tools import make_recipes
 
 

@@ -51,12 +51,13 @@ def test_prepare_rejects_an_unknown_scorer(tmp_path: Path) -> None:
         prepare(config)
 
 
-def test_prepare_rejects_a_row_that_the_protocol_does_not_have(tmp_path: Path) -> None:
+def test_prepare_gives_any_row_the_cells_of_the_student(tmp_path: Path) -> None:
     config = EvaluationConfig(
         student="tiny-digits-student", others={"b": "tiny-digits"}, protocol="tiny-digits", out=tmp_path / "out"
     )
-    with pytest.raises(UserError, match="has no row for --model b"):
-        prepare(config)
+    cells = prepare(config).cells
+    columns = {row: [cell.column for cell in cells if cell.row == row] for row in ("teacher", "student", "b")}
+    assert columns["b"] == columns["student"] and len(columns["b"]) == len(DIGITS.protocol_steps)
 
 
 def test_expand_gives_steps_saved_of_every_task(tmp_path: Path) -> None:

@@ -55,6 +55,30 @@ def test_protocols_of_figures_say_that_there_are_no_numbers() -> None:
         assert any("without numbers" in note for note in get_protocol(name).notes)
 
 
+def test_with_row_gives_the_cells_of_the_student_without_the_papers_figures() -> None:
+    for protocol in PROTOCOLS.values():
+        more = protocol.with_row("mine")
+        mine, theirs = ([c for c in more.cells if c.row == row] for row in ("mine", "student"))
+        assert [(c.column, c.steps, c.options, c.label) for c in mine] == [
+            (c.column, c.steps, c.options, c.label) for c in theirs
+        ]
+        assert mine and not any(c.paper for c in mine) and more.rows == [*protocol.rows, "mine"]
+        assert all(c.place is None or c.place[0] == "mine" for c in mine)
+
+
+def test_with_draws_names_precisions_and_keeps_poisson_jumps_in_64_bits() -> None:
+    both = get_protocol("cifar10-tau").with_draws(["float32", "float64"])
+    found = {c.column: (c.options["dtype"], c.place) for c in both.cells if c.row == "teacher"}
+    assert found["τ-leaping, 40 steps, 64-bit"] == ("float64", ("teacher, τ-leaping", "40 steps, 64-bit"))
+    assert found["analytical, 40 steps, 32-bit"] == ("float32", ("teacher, analytical", "40 steps, 32-bit"))
+    assert "τ-leaping, 40 steps, 32-bit" not in found and "64 bits only" in both.notes[-1]
+    one = get_protocol("cifar10-pc").with_draws(["float32"])
+    assert [c.column for c in one.cells] == [c.column for c in get_protocol("cifar10-pc").cells]
+    assert {c.options["dtype"] for c in one.cells if c.options["corrector"] == 0} == {"float32"}
+    assert {c.options["dtype"] for c in one.cells if c.options["corrector"]} == {"float64"}
+    assert get_protocol("owt-uncond").with_draws(["float64"]).notes == get_protocol("owt-uncond").notes
+
+
 def test_get_protocol_suggests_the_nearest_name() -> None:
     with pytest.raises(UserError, match="Did you mean 'cifar10-steps'"):
         get_protocol("cifar10-step")
@@ -79,7 +103,9 @@ def test_evaluation_of_text_runs_with_a_judge(text_pair: tuple[Path, Path], judg
     assert {"perplexity", "perplexity_strict", "bits_per_byte", "entropy"} == set(free.cells[0].figures)
     assert free.instruments[0].detail["protocols"] == ["published", "strict"]
     prompts = tmp_path / "prompts.txt"
-    prompts.write_text("\n".join(["It is a truth universally acknowledged, that a single man"] * 3))
+    prompts.write_text(
+        "It is a truth universally acknowledged, that a single man\nCall me Ishmael. Some years ago, never mind\n"
+    )
     given = _run("owt-cond", (text_pair[0], None), tmp_path / "b", 10, options=options, prompts=prompts)
     assert {"perplexity", "entropy", "self_bleu"} == set(given.cells[0].figures)
     assert any("20 are given" in note for note in given.notes)

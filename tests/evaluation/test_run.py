@@ -24,6 +24,7 @@ from di4c_cli.evaluation.results import Results, load
 from di4c_cli.evaluation.run import Evaluation
 from di4c_cli.evaluation.sampling import labels_of
 from di4c_cli.evaluation.scorers import ScorerContext, features, make_scorers
+from di4c_cli.metric import subsets
 from di4c_cli.metric.feature_scores import ClassStatistics, FeatureMoments, frechet, kernel_distance
 from di4c_cli.metric.neighbours import nearer_to_training, precision_recall
 from di4c_cli.metric.reference import FeatureReference
@@ -249,8 +250,8 @@ def _peak(n: int, folder: Path, scorer: features.ImageScorer) -> int:
 
 @pytest.mark.slow
 def test_image_scorer_uses_constant_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kept rows are the only thing that could grow; they are capped (here at 1000)."""
-    monkeypatch.setattr(features, "MAX_FEATURE_ROWS", 1000)
+    """Subsets of rows are the only thing that could grow; their size is fixed (here 1000)."""
+    monkeypatch.setattr(subsets, "SUBSET_ROWS", 1000)
     scorer = features.task_image_scorer(DIGITS)
     assert isinstance(scorer, features.ImageScorer)
     small, large = _peak(5_000, tmp_path / "a", scorer), _peak(50_000, tmp_path / "b", scorer)

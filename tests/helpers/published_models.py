@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -44,8 +45,6 @@ def many_classes(root: Path) -> list[object]:
     return ["--teacher", teacher, "--student", student, "--model", f"di4c-d={student}"]
 
 
-def text_rows(pair: tuple[Path, Path]) -> list[object]:
-    """Every row of the text protocols."""
-    teacher, student = pair
-    more = [word for row in ("di4c-d", "student-2", "di4c-d-2") for word in ("--model", f"{row}={student}")]
-    return ["--teacher", teacher, "--student", student, *more]
+def family_rows(pair: tuple[Path, Path], rows: Iterable[str]) -> list[object]:
+    """Flags of rows such as `sdtt-6` and `sdtt-6+di4c`: the teacher, and the student for every name with a plus."""
+    return [word for row in rows for word in ("--model", f"{row}={pair['+' in row]}")]

@@ -23,8 +23,9 @@ from di4c_cli.config import ModelConfig
 from di4c_cli.latent.config import LatentConfig
 from di4c_cli.recipe import Recipe
 from di4c_cli.training.metrics import read_rows
+from di4c_cli.training.pretrain_config import RunRecipe
 from di4c_cli.training.processes import Stopped
-from di4c_cli.training.run import RunOptions, distill
+from di4c_cli.training.run import RunOptions, distill, pretrain
 
 PAPER = "di4c/tiny-digits"
 """The recipe with every term of the paper's loss; the default one is `tiny-digits`."""
@@ -145,8 +146,12 @@ def losses(out: Path) -> list[float]:
     return [row["loss"] for row in read_rows(out / "metrics.jsonl")]
 
 
-def run_cut(recipe: Recipe, out: Path, *cuts: tuple[int, int]) -> None:
+def run_cut(recipe: RunRecipe, out: Path, *cuts: tuple[int, int]) -> None:
     """Run in pieces: each cut (round, step) asks for a stop during that step, as Ctrl-C does."""
+
+    def go(options: RunOptions) -> None:
+        distill(recipe, out, options) if isinstance(recipe, Recipe) else pretrain(recipe, out, options)
+
     for place in cuts:
 
         def report(row: dict[str, Any], place: tuple[int, int] = place) -> None:
@@ -154,5 +159,5 @@ def run_cut(recipe: Recipe, out: Path, *cuts: tuple[int, int]) -> None:
                 os.kill(os.getpid(), signal.SIGINT)
 
         with pytest.raises(Stopped):
-            distill(recipe, out, RunOptions(report=report))
-    distill(recipe, out, RunOptions())
+            go(RunOptions(report=report))
+    go(RunOptions())

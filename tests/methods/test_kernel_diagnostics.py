@@ -124,7 +124,7 @@ def test_probe_spreads_its_rows_over_the_sample() -> None:
     """Of 1, 2, 5 and 0 rows in two chunks: the first and the one in the middle, or all there are."""
     b = torch.tensor([0, 1, 1, 2, 2, 2, 2, 2])
     probe = Probe(4, [b[:5], b[5:]], b.device)
-    assert torch.cat(probe.wanted).tolist() == [True, True, True, True, False, False, True, False]
+    assert [rows.tolist() for rows in probe.wanted] == [[0, 1, 2, 3], [1]]
     assert probe.count.tolist() == [1, 2, 5, 0]
     empty = Probe(2, [], b.device)
     assert empty.wanted == [] and empty.count.tolist() == [0, 0]

@@ -13,6 +13,7 @@ from torch import Tensor
 from di4c_cli.methods.di4c import dense_loss
 from di4c_cli.methods.kernels import LossInputs, LossOutput, TermWeights, evaluate
 from di4c_cli.methods.kernels.chunked import ChunkedLoss
+from di4c_cli.methods.kernels.head import FLOAT16_ROOM, float16_scale
 from di4c_cli.methods.kernels.targets import _first_above, inverse_cdf, product
 from di4c_cli.process import Masked
 from tests.helpers.kernel_inputs import case, denoiser
@@ -205,3 +206,31 @@ def test_evaluate_under_autocast_is_near_float32() -> None:
     assert gradient.dtype == torch.float32 and bool(torch.isfinite(gradient).all())
     assert float(total.detach()) == pytest.approx(float(exact.detach()), rel=0.05)
     assert float((gradient - expected).norm()) < 0.1 * float(expected.norm())
+
+
+@pytest.mark.parametrize("kind", ["dit", "maskgit", "unet"])
+def test_evaluate_under_float16_keeps_small_gradients(kind: str) -> None:
+    """Gradients of 1e-7 that a loss scale of 2^22 brings into float16's range: all parameters, head included."""
+    scale = 2.0**22
+    base = case(kind, chunk_bytes=500)
+    inputs = replace(base.inputs, weights=base.inputs.weights.divided(int(scale)))
+    network = denoiser(kind, True, 1, torch.float32)
+    with torch.autocast("cpu", torch.float16):
+        student = network.predict(base.x, base.t, lam=base.lam.float())
+        total, _ = evaluate(inputs, student)
+    (total * scale).backward()
+    gradients = {name: p.grad for name, p in network.named_parameters() if p.grad is not None}
+    network.zero_grad()
+    dense_loss(base.inputs, network.predict(base.x, base.t, lam=base.lam.float())).backward()
+    for name, parameter in network.named_parameters():
+        if parameter.grad is not None and float(parameter.grad.norm()) > 1e-3:
+            error = float((gradients[name] - parameter.grad).norm()) / float(parameter.grad.norm())
+            assert error < 0.05, (name, error)
+
+
+def test_float16_scale_uses_the_range_of_float16() -> None:
+    dz = torch.randn(50, 40, generator=torch.Generator().manual_seed(0)) * 1e-9
+    scale = float16_scale(dz, 3.0, 5.0)
+    largest = max(float(dz.abs().sum(1).max()) * 3, float(dz.abs().sum(0).max()) * 5) * float(scale)
+    assert FLOAT16_ROOM / 2 < largest <= FLOAT16_ROOM and float(torch.log2(scale)).is_integer()
+    assert bool(torch.isfinite(float16_scale(torch.zeros(2, 3))))

@@ -11,7 +11,14 @@ from torch import Tensor, nn
 
 from di4c_cli.errors import UserError
 from di4c_cli.metric.feature_scores import ClassStatistics, FeatureMoments, frechet, kernel_distance
-from di4c_cli.metric.features import FeatureNetwork, ScriptedFeatures, tensors_digest, tf_resize
+from di4c_cli.metric.features import (
+    FeatureNetwork,
+    ScriptedFeatures,
+    network_input,
+    stretched,
+    tensors_digest,
+    tf_resize,
+)
 from di4c_cli.metric.reference import FeatureReference, cached_reference, make_reference, require_size
 from tests.helpers.scan_network import Scan
 
@@ -67,6 +74,29 @@ def test_scripted_features_repeat_grey_images_in_any_chunk(script: Path) -> None
     np.testing.assert_array_equal(ScriptedFeatures(script).embed(grey)[0], ScriptedFeatures(script).embed(colour)[0])
     small, _ = ScriptedFeatures(script, chunk=7).embed(colour)
     np.testing.assert_allclose(small, ScriptedFeatures(script, chunk=60).embed(colour)[0], atol=1e-6)
+
+
+def test_stretched_uses_the_whole_range_of_every_image() -> None:
+    images = torch.tensor([[10.0, 20.0, 30.0, 61.0], [0.0, 255.0, 128.0, 7.0], [9.0, 9.0, 9.0, 9.0]]).view(3, 1, 2, 2)
+    expected = [[0.0, 50.0, 100.0, 255.0], [0.0, 255.0, 128.0, 7.0], [0.0] * 4]
+    assert stretched(images).flatten(1).tolist() == expected
+
+
+def test_scripted_features_stretch_samples_and_reference_alike(script: Path) -> None:
+    pale = (_images(2) // 2 + 40).astype(np.uint8)
+    strong = stretched(torch.from_numpy(pale).float().permute(0, 3, 1, 2)).permute(0, 2, 3, 1).numpy().astype(np.uint8)
+    ours, _ = ScriptedFeatures(script, feature_input="tf299-stretched").embed(pale)
+    expected, _ = ScriptedFeatures(script, feature_input="tf299").embed(strong)
+    np.testing.assert_array_equal(ours, expected)
+
+
+def test_network_input_torch299_has_half_pixels() -> None:
+    """A ramp over two pixels: the first and last quarter of the width are flat, unlike TensorFlow's resize."""
+    ramp = torch.tensor([0.0, 255.0]).view(1, 1, 1, 2)
+    row = network_input(ramp, "torch299")[0, 0, 0]
+    place = ((torch.arange(299) + 0.5) * 2 / 299 - 0.5).clamp(0, 1)
+    torch.testing.assert_close(row, 2 * place - 1, rtol=0, atol=1e-5)
+    assert not torch.allclose(row, network_input(ramp, "tf299")[0, 0, 0], atol=0.1)
 
 
 def test_scripted_features_name_networks_that_cannot_be_used(script: Path, tmp_path: Path) -> None:

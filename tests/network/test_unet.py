@@ -123,6 +123,8 @@ def test_unet_latent_initialisation() -> None:
     for name in latent_parts:
         assert torch.equal(first.state_dict()[name], second.state_dict()[name])
     assert 0.25 < first.middle_modules[0].dense1.weight.std().item() < 0.35
+    for name in latent_parts:
+        assert first.state_dict()[name].any() == name.endswith("weight")  # biases start at zero (F.1.3)
     first.init_latent("zero")
     assert not first.middle_modules[0].dense1.weight.any()
     with pytest.raises(ValueError, match="random"):

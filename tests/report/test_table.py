@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pytest
+
 from di4c_cli.evaluation.protocol import CellSpec, EvaluationProtocol
 from di4c_cli.evaluation.results import Cell, Figure, Results
+from di4c_cli.evaluation.scorers import figure_of
+from di4c_cli.metric.interval import Interval, of_halves, of_mean, of_repeats, of_splits, of_subsets
 from di4c_cli.report.summary import equal_entropy, is_frontier, sentences
-from di4c_cli.report.table import protocol_tables
+from di4c_cli.report.table import interval_caption, protocol_tables
 
 
 def _results(*cells: Cell) -> Results:
@@ -69,3 +74,37 @@ def test_equal_entropy_interpolates_within_the_teachers_curve_only() -> None:
     ]
     assert equal_entropy(_results(*cells), 4, "perplexity") == [(2.0, 8.0, 15.0)]
     assert equal_entropy(_results(*cells[1:]), 4, "perplexity") == []
+
+
+VALUES = np.arange(30.0)
+INTERVALS = {
+    "bootstrap over samples": of_mean(VALUES),
+    "bootstrap over prompts": of_mean(VALUES, over="prompts"),
+    "Student's t over 10 splits of the samples": of_splits(1.0, list(VALUES[:10])),
+    "Student's t over 10 random halvings of the samples": of_halves(1.0, VALUES[:20].reshape(10, 2)),
+    "Student's t over 5 subsets of samples and reference": of_subsets(list(VALUES[:5])),
+    "Student's t over 6 repeats": of_repeats(list(VALUES[:6])),
+}
+
+
+@pytest.mark.parametrize("words", INTERVALS)
+def test_interval_caption_says_what_the_interval_is_over(words: str) -> None:
+    cell = _cell("teacher", "8 steps", 8, {})
+    cell.figures = {"frechet": figure_of(INTERVALS[words], "lower")}
+    (table, _) = protocol_tables(_results(cell), PROTOCOL)
+    assert table.caption == f"± is half the width of the 95 % interval: by {words}."
+
+
+def test_interval_caption_groups_figures_by_their_interval() -> None:
+    cell = _cell("teacher", "8 steps", 8, {}, mauve=1.0)
+    splits = INTERVALS["Student's t over 10 splits of the samples"]
+    cell.figures |= {"frechet": figure_of(splits, "lower"), "is": figure_of(splits, "higher")}
+    cell.figures |= {"precision": figure_of(of_mean(VALUES), "higher")}
+    results = _results(cell)
+    assert interval_caption(results, ["frechet", "is", "precision", "mauve"]) == (
+        "± is half the width of the 95 % interval: Fréchet distance, inception score by Student's t over 10 splits of"
+        " the samples; precision by bootstrap over samples."
+    )
+    assert interval_caption(results, ["mauve"]) == ""
+    cell.figures["frechet"] = figure_of(Interval(1.0, 1.0, 0.0, 2.0, "splits"), "lower")
+    assert "Student's t over splits" in interval_caption(_results(cell), ["frechet"]), "a file of an earlier version"

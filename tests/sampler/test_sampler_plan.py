@@ -17,7 +17,7 @@ from di4c_cli.noise import Noise
 from di4c_cli.process import Masked
 from di4c_cli.sampler.config import HandoffConfig, SamplingConfig
 from di4c_cli.sampler.loop import sample_batch, sample_many
-from di4c_cli.sampler.plan import SamplingPlan, check_ranges, default_head_rows
+from di4c_cli.sampler.plan import MAX_SYMBOLS, SamplingPlan, check_ranges, default_head_rows
 from tests.helpers.sampler_table import tabulated
 
 EDGES: list[tuple[dict[str, Any], dict[str, Any]]] = [
@@ -84,11 +84,12 @@ def test_plan_has_a_tile_of_one_from_256_positions_on() -> None:
 
 
 @cases(st.integers(1, 40_000), st.sampled_from([16, 0, 1, 5]))
-def test_batch_size_is_the_most_whole_tiles_within_16384_symbols(length: int, tile: int) -> None:
+def test_batch_size_is_the_most_whole_tiles_within_the_symbols_of_a_batch(length: int, tile: int) -> None:
     size, one = SamplingPlan(tile=tile).batch_size(length), tile or 1
+    most = MAX_SYMBOLS["cpu" if tile else "gpu"]
     assert size >= one and size % one == 0
-    assert size == one or size * length <= 16_384
-    assert (size + one) * length > 16_384
+    assert size == one or size * length <= most
+    assert (size + one) * length > most
 
 
 @cases(st.integers(2, 1 << 25))

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.helpers.enumeration import END, START, Example, distil, kl, marginals, product, tv
+from di4c_cli.theory import TwoPositionExample, distil, kl, log_slope, marginals, product, theorem_1, tv
 
-EXAMPLE = Example()
+EXAMPLE = TwoPositionExample()
 
 
 def test_example_denoisers_are_the_closed_forms_of_the_paper() -> None:
@@ -36,17 +36,13 @@ def test_theorem_1_error_falls_as_one_over_n() -> None:
     assert EXAMPLE.error(8) == pytest.approx(0.05135, abs=5e-6)
     assert EXAMPLE.error(512) == pytest.approx(0.00072, abs=5e-6)
     assert EXAMPLE.bound(512) == pytest.approx(0.00178, abs=5e-6)
-    counts = [128, 256, 512]
-    errors = [EXAMPLE.error(n) for n in counts]
-    x, y = (torch.tensor(v, dtype=torch.float64).log() for v in (counts, errors))
-    slope = float(((x - x.mean()) * (y - y.mean())).sum() / ((x - x.mean()) ** 2).sum())
-    assert slope == pytest.approx(-1, rel=0.01)
-    for n in (1, 2, 4, 8, 32, 128, 512):
-        error, bound = EXAMPLE.error(n), EXAMPLE.bound(n)
-        assert 0 < error <= bound + 1e-15
-        if n >= 2 * (END - START) / START:  # proposition lower-bound: Ω(1/N) with the constant of its proof
-            constant = (2 ** (1 / START) * math.e) ** (-2 * END) * (END - START) ** 2
-            assert error >= constant / n
+    rows = theorem_1(EXAMPLE)
+    assert log_slope([row["steps"] for row in rows[-3:]], [row["error"] for row in rows[-3:]]) == pytest.approx(
+        -1, rel=0.01
+    )
+    assert [row["lower"] is None for row in rows] == [row["steps"] < 18 for row in rows]
+    for row in rows:  # the lower bound is Ω(1/N) with the constant of the proof of proposition lower-bound
+        assert (row["lower"] or 0) < row["error"] <= row["upper"] + 1e-15
 
 
 def random_products(shape: tuple[int, ...], length: int, symbols: int, sharp: Tensor, g: torch.Generator) -> Tensor:

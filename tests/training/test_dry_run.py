@@ -9,12 +9,15 @@ import torch
 
 from di4c_cli import recipe_file
 from di4c_cli.build import build_denoiser, build_on_meta
-from di4c_cli.model import load, load_folder
+from di4c_cli.data.stream import Batch
+from di4c_cli.model import Model, load, load_folder
+from di4c_cli.noise import Noise
+from di4c_cli.teacher.registry import published_config
 from di4c_cli.training.dry_run import preview
 from di4c_cli.training.estimate import count, estimate, saved_bytes
-from di4c_cli.training.plan import BatchPlan
+from di4c_cli.training.plan import BatchPlan, make_batch_plan
 from di4c_cli.training.run import RunOptions, distill
-from di4c_cli.training.student_init import student_config
+from di4c_cli.training.student_init import build_method, new_student, student_config
 from tests.helpers.small_run import small_recipe
 
 
@@ -83,3 +86,37 @@ def test_estimate_counts_every_prediction_of_the_student() -> None:
         frozen = 4 * count(build_on_meta(teacher.config)) if name.startswith("di4c/") else 0
         assert memory.teacher == frozen
     assert found[1] == 8 * found[0] and found[3] == 3 * found[2]
+
+
+@pytest.mark.parametrize("branch", ["split", "both"])
+def test_estimate_covers_every_graph_of_the_loss(branch: str) -> None:
+    """With `both` the graphs at t and at δ live together; the estimate holds what torch keeps, and little more."""
+    recipe = recipe_file.read("di4c/tiny-pixels", {"method.branch": branch, "method.latents": 4})
+    teacher = load(recipe.teacher)
+    config = student_config(teacher, recipe, 1)
+    method = build_method(recipe, new_student(teacher, config, recipe, 1), teacher.denoiser, 1)
+    own = {parameter.untyped_storage().data_ptr() for parameter in method.parameters()}
+    kept: dict[int, int] = {}
+
+    def pack(value: torch.Tensor) -> torch.Tensor:
+        storage = value.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return value
+
+    x0 = torch.zeros(2, teacher.denoiser.length, dtype=torch.long)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda value: value):
+        total = method(Batch([0, 1], x0, None), Noise(0, [0, 1], "train/1"))[0]
+    assert total.requires_grad
+    counted = estimate(config, teacher.config, recipe, make_batch_plan(2, None, 1)).activations
+    assert 0.7 * counted < sum(kept.values()) < counted
+
+
+def test_estimate_of_the_published_pixel_run_is_near_its_peak() -> None:
+    """13.1 GiB are the live tensors of one step at the published size, counted operation by operation."""
+    recipe = recipe_file.read("tauldr-cifar10", {})
+    published = published_config(recipe.teacher)
+    assert published is not None
+    config = student_config(Model(published, build_on_meta(published)), recipe, 1)
+    memory = estimate(config, published, recipe, make_batch_plan(recipe.training.batch, None, 1))
+    assert memory.total / 2**30 == pytest.approx(13.1, rel=0.1)

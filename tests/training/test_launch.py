@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 import subprocess
@@ -16,7 +17,14 @@ import torch
 from safetensors.torch import load_file
 
 from di4c_cli.errors import UserError
-from di4c_cli.training.launch import common_exit_code, configured_processes, launch, preset, presets
+from di4c_cli.training.launch import (
+    common_exit_code,
+    configured_processes,
+    launch,
+    launch_with_accelerate,
+    preset,
+    presets,
+)
 from di4c_cli.training.metrics import read_rows
 from di4c_cli.training.processes import check_processes
 from di4c_cli.training.run import RunOptions, distill
@@ -103,6 +111,15 @@ def test_preset_finds_configurations_by_name() -> None:
     assert preset("ddp").is_file()
     with pytest.raises(UserError, match="Did you mean 'fsdp2'"):
         preset("fsdp")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("deepspeed") is not None, reason="DeepSpeed is installed")
+def test_launch_without_deepspeed_is_one_sentence(tmp_path: Path) -> None:
+    own = tmp_path / "own.yaml"
+    own.write_text("distributed_type: 'DEEPSPEED'\n")
+    for config in (preset("deepspeed-zero2"), own):
+        with pytest.raises(UserError, match=r"DeepSpeed is not installed.*pip install deepspeed"):
+            launch_with_accelerate(config, None, [])
 
 
 def test_configured_processes_are_counted_per_machine(tmp_path: Path) -> None:

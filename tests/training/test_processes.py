@@ -34,6 +34,13 @@ def test_make_accelerator_passes_the_number_of_the_gpu(two_gpus: None, monkeypat
     assert processes.DEVICE_VARIABLE not in os.environ, "the next run chooses for itself"
 
 
+def test_make_accelerator_leaves_the_environment_as_it_is() -> None:
+    """A variable that stays set would put every later run of this Python process on the CPU."""
+    before = dict(os.environ)
+    assert processes.make_accelerator("no", "cpu", [], Path()).device.type == "cpu"
+    assert dict(os.environ) == before
+
+
 @pytest.mark.parametrize("device", ["cuda:2", "cuda:x", "cuda:", "cuda:-1", "tpu", "cpu:1"])
 def test_check_device_rejects_missing_devices(two_gpus: None, device: str) -> None:
     with pytest.raises(UserError, match=f"no device '{device}'.*Available: cpu, cuda"):

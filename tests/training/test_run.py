@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from di4c_cli import recipe_file
 from di4c_cli.errors import UserError
 from di4c_cli.latent.config import LatentConfig
-from di4c_cli.model import Model, load_folder
+from di4c_cli.model import Model, load, load_folder
 from di4c_cli.training.metrics import read_rows
 from di4c_cli.training.round_data import pool_size
 from di4c_cli.training.run import RunOptions, distill
@@ -185,10 +185,25 @@ def test_run_reads_the_weights_that_were_asked_for(
         asked.append(options.get("weights"))
         raise UserError("far enough")
 
-    monkeypatch.setattr("di4c_cli.training.run.load", load)
+    monkeypatch.setattr("di4c_cli.training.from_teacher.load", load)
     with pytest.raises(UserError, match="far enough"):
         distill(small_recipe(teacher, init_weights=said), tmp_path / "run", RunOptions())
     assert asked == [said]
+
+
+@pytest.mark.slow
+def test_run_starts_the_student_from_the_live_weights(tmp_path: Path) -> None:
+    """With `student_weights: live`; the teacher keeps its averaged weights, as in the authors' CIFAR-10 code."""
+    file = next((Path(__file__).parents[1] / "golden/tauldr/teacher/checkpoints").glob("*.pt"))
+    live, averaged = (load(str(file), weights=which).denoiser for which in ("live", "ema"))
+    np.savez(tmp_path / "x.npz", x=np.zeros((4, live.length), np.uint8))
+    values = {"teacher": str(file), "data": str(tmp_path / "x.npz"), "method.latents": 2, "training.batch": 2}
+    values |= {"training.iterations": 1, "training.optimizer.lr": 1e-12}
+    result = distill(recipe_file.read("authors/tauldr-cifar10", values), tmp_path / "run", RunOptions())
+    student = load(str(result.folder.student)).denoiser.network.state_dict()
+    name = "input_conv.weight"
+    torch.testing.assert_close(student[name], live.network.state_dict()[name], rtol=0, atol=1e-6)
+    assert not torch.allclose(student[name], averaged.network.state_dict()[name], rtol=0, atol=1e-6)
 
 
 @pytest.mark.slow

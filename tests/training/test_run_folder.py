@@ -17,8 +17,8 @@ def test_state_is_new_unfinished_or_finished(tmp_path: Path) -> None:
     assert folder.state(recipe) is RunState.NEW
     folder.start(recipe)
     assert folder.state(recipe) is RunState.UNFINISHED
-    folder.student.mkdir()
-    (folder.student / "config.json").write_text("{}")
+    folder.model.mkdir()
+    (folder.model / "config.json").write_text("{}")
     assert folder.state(recipe) is RunState.FINISHED
 
 

@@ -57,6 +57,11 @@ class Scorer(ABC):
         """Build the scorer for an evaluation; scorers without settings inherit this."""
         return cls()
 
+    @classmethod
+    def check(cls, context: ScorerContext) -> None:
+        """Reject what `create` rejects, but write nothing; scorers that write nothing inherit this."""
+        cls.create(context)
+
     @abstractmethod
     def instrument(self) -> Instrument:
         """Name, hash and reference. Stored scores belong to the hash."""
@@ -89,12 +94,19 @@ def register_scorer(name: str) -> Callable[[ScorerClass], ScorerClass]:
 
 def make_scorers(names: Iterable[str], context: ScorerContext) -> list[Scorer]:
     """Scorers by name."""
-    out = []
+    return [_find(name).create(context) for name in names]
+
+
+def check_scorers(names: Iterable[str], context: ScorerContext) -> None:
+    """Reject what `make_scorers` would reject, as far as that is known without writing files."""
     for name in names:
-        if name not in _REGISTRY:
-            raise UserError(f"Unknown scorer '{name}'.{nearest(name, _REGISTRY)}", f"Known: {', '.join(_REGISTRY)}.")
-        out.append(_REGISTRY[name].create(context))
-    return out
+        _find(name).check(context)
+
+
+def _find(name: str) -> type[Scorer]:
+    if name not in _REGISTRY:
+        raise UserError(f"Unknown scorer '{name}'.{nearest(name, _REGISTRY)}", f"Known: {', '.join(_REGISTRY)}.")
+    return _REGISTRY[name]
 
 
 def figure_of(interval: Interval, better: str, unit: str = "", note: str = "") -> Figure:

@@ -20,9 +20,20 @@ from di4c_cli.evaluation.scorers.base import Scorer, ScorerContext, figure_of, r
 from di4c_cli.foreign.arrays import ArrayArchive
 from di4c_cli.metric.feature_scores import ClassStatistics, FeatureMoments, frechet, kernel_distance
 from di4c_cli.metric.features import ClassifierFeatures, FeatureNetwork, ScriptedFeatures
-from di4c_cli.metric.interval import MIN_SAMPLES, SPLITS, halvings, of_halves, of_mean, of_splits, split_of
+from di4c_cli.metric.interval import (
+    MIN_SAMPLES,
+    SPLITS,
+    Interval,
+    halvings,
+    of_halves,
+    of_mean,
+    of_splits,
+    of_subsets,
+    split_of,
+)
 from di4c_cli.metric.neighbours import NEIGHBOURS, half_recalls, precision_recall
-from di4c_cli.metric.reference import MAX_FEATURE_ROWS, FeatureReference, cached_reference, make_reference, require_size
+from di4c_cli.metric.reference import FeatureReference, cached_reference, make_reference, require_size
+from di4c_cli.metric.subsets import SUBSET_ROWS, SUBSETS, reference_subset, sample_subsets
 from di4c_cli.tasks.base import ImageTask, ToyTask
 
 MIN_SAMPLES_PER_FEATURE = 20
@@ -55,6 +66,14 @@ class ImageScorer(Scorer):
         network = feature_network(options, task)
         return cls(network, feature_reference(context, network))
 
+    @classmethod
+    def check(cls, context: ScorerContext) -> None:
+        """Network and reference, without the features of the reference images."""
+        network = feature_network(context.options, context.task)
+        stored = named_statistics(context)
+        if stored is not None:
+            stored.check_network(network)
+
     def instrument(self) -> Instrument:
         width = int(self.reference.moments.mean.shape[0])
         return Instrument(
@@ -64,7 +83,7 @@ class ImageScorer(Scorer):
             reference=self.reference.name,
             reference_n=self.reference.count,
             reference_digest=self.reference.digest,
-            detail={"features": width, "neighbours": NEIGHBOURS, "kept": MAX_FEATURE_ROWS, **self.detail},
+            detail={"features": width, "neighbours": NEIGHBOURS, "subsets": [SUBSETS, SUBSET_ROWS], **self.detail},
         )
 
     def score(self, x: Tensor, decoded: Any) -> Scores:
@@ -78,14 +97,14 @@ class ImageScorer(Scorer):
 
     def summarise(self, parts: ScoreParts) -> dict[str, Figure]:
         sums = _Accumulators(parts)
-        out = {"frechet": self._frechet(sums), "kid": self._kid(sums)}
+        by_subsets = self._by_subsets(parts, sums.splits > 1)
+        out = {"frechet": self._frechet(sums), "kid": by_subsets.pop("kid")}
         if sums.classes:
             scores = [one.score for one in sums.classes.values()]
+            spread = f", their standard deviation {np.std(scores, ddof=1):.3g}" if len(scores) > 1 else ""
             interval = of_splits(float(np.mean(scores)), scores)
-            out["is"] = figure_of(interval, "higher", note=f"mean over {len(scores)} splits")
-        if len(sums.kept) > NEIGHBOURS:
-            out |= self._manifold(sums)
-        return out
+            out["is"] = figure_of(interval, "higher", note=f"mean over {len(scores)} splits{spread}")
+        return out | by_subsets
 
     def _frechet(self, sums: _Accumulators) -> Figure:
         value = frechet(sums.whole, self.reference.moments)
@@ -96,37 +115,41 @@ class ImageScorer(Scorer):
             note = f"biased upwards: {sums.whole.count} samples for {width} features"
         return figure_of(of_splits(value, splits, scaling_bias=True), "lower", note=note)
 
-    def _kid(self, sums: _Accumulators) -> Figure:
-        reference = self.reference.features
-        groups = [g for g in np.array_split(sums.kept, sums.splits) if len(g) > 1]
-        spread = [kernel_distance(g, reference) for g in groups] if sums.splits > 1 else []
-        return figure_of(of_splits(kernel_distance(sums.kept, reference), spread), "lower", note=_kept_note(sums))
+    def _by_subsets(self, parts: ScoreParts, spread: bool) -> dict[str, Figure]:
+        """KID, precision and recall: of one subset, or the means over all of them."""
+        found: list[dict[str, Interval]] = []
+        for rows in sample_subsets((scores["features"] for _, scores in parts), parts.n):
+            real = reference_subset(self.reference.features, len(found))
+            found.append(_subset_figures(rows, real, spread and parts.n < SUBSETS * len(rows)))
+        better = {"kid": "lower", "precision": "higher", "recall": "higher"}
+        if len(found) == 1:
+            whole = len(rows) == parts.n and len(real) == self.reference.count
+            sides = f"{len(rows)} of {parts.n} samples, {len(real)} of {self.reference.count} reference images"
+            return {name: figure_of(one, better[name], note="" if whole else sides) for name, one in found[0].items()}
+        note = f"mean over {len(found)} subsets of {len(rows)} samples and {len(real)} reference images"
+        means = {name: of_subsets([one[name].value for one in found]) for name in found[0]}
+        return {name: figure_of(mean, better[name], note=note) for name, mean in means.items()}
 
-    def _manifold(self, sums: _Accumulators) -> dict[str, Figure]:
-        reference = self.reference.features
-        inside, reached = precision_recall(sums.kept, reference)
-        enough = sums.splits > 1 and len(sums.kept) >= 2 * (NEIGHBOURS + 1)
-        pairs = half_recalls(sums.kept, reference, halvings(len(sums.kept))) if enough else np.zeros((0, 2))
-        return {
-            "precision": figure_of(of_mean(inside), "higher", note=_kept_note(sums)),
-            "recall": figure_of(of_halves(float(reached.mean()), pairs), "higher", note=_kept_note(sums)),
-        }
 
-
-def _kept_note(sums: _Accumulators) -> str:
-    total = sums.whole.count
-    return f"on the first {len(sums.kept)} of {total} samples" if len(sums.kept) < total else ""
+def _subset_figures(rows: np.ndarray, real: np.ndarray, spread: bool) -> dict[str, Interval]:
+    """KID, precision and recall of samples `(n, F)` against real images `(m, F)`; with `spread`, their intervals."""
+    groups = [g for g in np.array_split(rows, SPLITS) if len(g) > 1] if spread else []
+    out = {"kid": of_splits(kernel_distance(rows, real), [kernel_distance(g, real) for g in groups])}
+    if len(rows) <= NEIGHBOURS:
+        return out
+    inside, reached = precision_recall(rows, real)
+    enough = spread and len(rows) >= 2 * (NEIGHBOURS + 1)
+    pairs = half_recalls(rows, real, halvings(len(rows))) if enough else np.zeros((0, 2))
+    return out | {"precision": of_mean(inside), "recall": of_halves(float(reached.mean()), pairs)}
 
 
 class _Accumulators:
-    """One pass over the parts: moments and class statistics of each consecutive split, and the first rows."""
+    """One pass over the parts: moments and class statistics of each consecutive split."""
 
     def __init__(self, parts: ScoreParts) -> None:
         self.splits = SPLITS if parts.n >= max(MIN_SAMPLES, 2 * SPLITS) else 1
         self.moments: dict[int, FeatureMoments] = {}
         self.classes: dict[int, ClassStatistics] = {}
-        kept: list[np.ndarray] = []
-        room = MAX_FEATURE_ROWS
         for first, scores in parts:
             features = scores["features"]
             owner = np.array([split_of(first + row, parts.n, self.splits) for row in range(len(features))])
@@ -136,9 +159,6 @@ class _Accumulators:
                 if "probabilities" in scores:
                     classes = ClassStatistics.of(scores["probabilities"][owner == split])
                     self.classes[split] = self.classes[split] + classes if split in self.classes else classes
-            kept.append(features[:room])
-            room -= len(kept[-1])
-        self.kept = np.concatenate(kept)
         self.whole = reduce(add, self.moments.values())
 
 
@@ -178,27 +198,37 @@ def feature_network(options: ScorerOptions, task: ToyTask | None) -> FeatureNetw
 
 def feature_reference(context: ScorerContext, network: FeatureNetwork) -> FeatureReference:
     """The named reference, images or statistics; else the features of the task's held-out part."""
-    path, size = context.options.reference, context.sample_size()
+    found, path = named_statistics(context), context.options.reference
     if path is None:
-        if context.task is None:
-            raise UserError("Image metrics need real images to compare with.", "Name them with --reference.")
+        assert context.task is not None
         return _held_out_reference(context.task, network)
-    if path.suffix == ".npz" and _is_statistics(path):
-        found = FeatureReference.load(path)
-        require_size(path.name, found.size or size, size)
-    else:
-        if not path.exists():
-            raise UserError(f"There is no reference {path}.", "Check the path.")
-        require_size(path.name, next(image_batches(path)).shape[1:], size)
+    if found is None:
         source = f"{path.name} {identity(files=stamp(files_of(path)))}"
         cache = context.out / f"reference-{network.digest}.npz"
         found = cached_reference(cache, path.name, network, image_batches(path), source)
     if found.count < context.n:
         raise UserError(
             f"The reference '{found.name}' has {found.count} images, fewer than the {context.n} samples.",
-            f"Use -n {found.count} or a larger reference.",
+            f"Draw {found.count} samples or use a larger reference.",
         )
     return found
+
+
+def named_statistics(context: ScorerContext) -> FeatureReference | None:
+    """The named reference if it is a file of statistics; images of another size than the samples are rejected."""
+    path, size = context.options.reference, context.sample_size()
+    if path is None:
+        if context.task is None:
+            raise UserError("Image metrics need real images to compare with.", "Name them with --reference.")
+        return None
+    if path.suffix == ".npz" and _is_statistics(path):
+        found = FeatureReference.load(path)
+        require_size(path.name, found.size or size, size)
+        return found
+    if not path.exists():
+        raise UserError(f"There is no reference {path}.", "Check the path.")
+    require_size(path.name, next(image_batches(path)).shape[1:], size)
+    return None
 
 
 def _is_statistics(path: Path) -> bool:

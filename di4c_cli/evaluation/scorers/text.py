@@ -18,7 +18,15 @@ from di4c_cli.evaluation.sample_files import read_texts
 from di4c_cli.evaluation.scorers.base import Scorer, ScorerContext, figure_of, register_scorer
 from di4c_cli.metric.diversity import DISTINCT_GROUP, distinct, grouped_self_bleu, unigram_entropy
 from di4c_cli.metric.interval import of_mean
-from di4c_cli.metric.judge import PUBLISHED, STRICT, CausalJudge, load_judge, published_losses, strict_score
+from di4c_cli.metric.judge import (
+    PUBLISHED,
+    STRICT,
+    CausalJudge,
+    load_judge,
+    published_losses,
+    published_text_losses,
+    strict_score,
+)
 from di4c_cli.metric.mauve import MAUVE_RUNS, MAUVE_SCALE, mauve_runs
 from di4c_cli.metric.ngram import text_digest
 from di4c_cli.tasks.text import TextTask
@@ -53,7 +61,7 @@ class TextScorer(Scorer):
         if not self.has_groups:
             return {}
         note = f"{self.group} continuations, prompt included, the model's tokens"
-        return {"self_bleu": figure_of(of_mean(parts.column("self_bleu")), "lower", "0-100", note)}
+        return {"self_bleu": figure_of(of_mean(parts.column("self_bleu"), over="prompts"), "lower", "0-100", note)}
 
     def mean(
         self,
@@ -64,9 +72,10 @@ class TextScorer(Scorer):
         transform: Callable[[np.ndarray], np.ndarray] = lambda x: x,
     ) -> Figure:
         """Mean over samples; continuations of one prompt are not independent, so their mean is one value."""
+        over = "samples"
         if self.has_groups and len(values) % self.group == 0:
-            values = values.reshape(-1, self.group).mean(1)
-        return figure_of(of_mean(values, transform), better, unit, note)
+            values, over = values.reshape(-1, self.group).mean(1), "prompts"
+        return figure_of(of_mean(values, transform, over=over), better, unit, note)
 
 
 @register_scorer("ngram")
@@ -126,12 +135,16 @@ def _distinct(parts: ScoreParts) -> Figure:
     """Share of new bigrams without the last, smaller group, whose share would be larger."""
     values, last = parts.column("distinct"), list(parts.ranges())[-1][1]
     whole = values[:-1] if len(values) > 1 and last < DISTINCT_GROUP else values
-    return figure_of(of_mean(whole), "higher", note=f"bigrams, groups of {DISTINCT_GROUP} samples")
+    groups = f"groups of {DISTINCT_GROUP} samples"
+    return figure_of(of_mean(whole, over=groups), "higher", note=f"bigrams, {groups}")
 
 
 @register_scorer("judge")
 class JudgeScorer(TextScorer):
-    """Perplexity of samples. `direct`: their ids are the judge's own, so the published protocol applies."""
+    """Perplexity of samples. `direct`: their ids are the judge's own, so the published protocol applies.
+
+    It applies to texts from a file as well: they have no ids, and the judge's tokens take their place.
+    """
 
     def __init__(self, judge: CausalJudge, direct: bool, prompts: PromptSpec | None) -> None:
         if prompts and not direct:
@@ -147,8 +160,8 @@ class JudgeScorer(TextScorer):
     def create(cls, context: ScorerContext) -> JudgeScorer:
         judge = _load_judge(context)
         codec = None if context.model is None else context.model.codec
-        direct = isinstance(codec, Text) and judge.same_tokens(codec.tokenizer)
-        return cls(judge, direct, context.prompts)
+        same = isinstance(codec, Text) and judge.same_tokens(codec.tokenizer)
+        return cls(judge, same or context.model is None, context.prompts)
 
     def instrument(self) -> Instrument:
         protocols = [PUBLISHED] * self.direct + [STRICT] * (not self.prompt)
@@ -161,7 +174,10 @@ class JudgeScorer(TextScorer):
         ids = x.cpu().numpy()
         out: Scores = {"entropy": self._entropy(ids, decoded), **self.self_bleu_scores(ids)}
         if self.direct:
-            out["loss"] = published_losses(self.judge, x, self.prompt)
+            has_ids = bool(x.shape[1])
+            out["loss"] = (
+                published_losses(self.judge, x, self.prompt) if has_ids else published_text_losses(self.judge, decoded)
+            )
         if not self.prompt:
             out["strict"] = np.array([strict_score(self.judge, text) for text in decoded])
         return out
@@ -177,7 +193,10 @@ class JudgeScorer(TextScorer):
         out: dict[str, Figure] = {}
         if self.direct:
             note = f"{PUBLISHED} protocol" + (f", positions from {self.prompt}" if self.prompt else "")
-            out["perplexity"] = self.mean(parts.column("loss"), "lower", note=note, transform=np.exp)
+            losses = parts.column("loss")
+            if np.isnan(losses).all():
+                raise UserError("All samples are empty for the judge.", "Look at the samples.")
+            out["perplexity"] = self.mean(losses[~np.isnan(losses)], "lower", note=note, transform=np.exp)
         if not self.prompt:
             out |= _strict_figures(parts.column("strict"))
         out["entropy"] = self.mean(parts.column("entropy"), "higher", "nats")

@@ -65,7 +65,7 @@ class Accumulators:
         if teacher is not None:
             entropy = negative_entropy(teacher)
             self._count("marginal", b, entropy - (teacher * log_mean).sum(-1))
-            if bool((p.weights.distil[b] != 0).any()):
+            if p.weights.present["distil"]:
                 self._count("distil", b, entropy - mean_cross_entropy(log_p, teacher))
         if at_u is not None:
             entropy = negative_entropy(at_u)
@@ -86,7 +86,9 @@ class Accumulators:
     def terms(self) -> dict[str, Tensor]:
         """Unweighted terms per sample, `(B,)`: eq. consis-cv, L_corr, eq. marginal-loss, distil surrogate."""
         p, captured = self.inputs, self.captured
-        out = {"distil": self.rows["distil"], "marginal": self.rows["marginal"]}
+        # computed for a whole chunk if one of its samples has the term
+        distil = torch.where(p.weights.distil != 0, self.rows["distil"], 0.0)
+        out = {"distil": distil, "marginal": self.rows["marginal"]}
         first = captured[:, : self.draws]
         if p.control_variate == "none":
             first = first + self.product[:, : self.draws]
@@ -135,13 +137,16 @@ def mean_cross_entropy(log_p: Tensor, target: Tensor) -> Tensor:
 
 
 def weighted_targets(
-    weights: TermWeights, variate: str, b: Tensor, teacher: Tensor | None, at_u: Tensor | None
+    weights: TermWeights, distil: bool, variate: str, b: Tensor, teacher: Tensor | None, at_u: Tensor | None
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Weighted targets at rows, `(n, S)` each: R of the mixture's marginal, and that of every single λ."""
+    """Weighted targets at rows, `(n, S)` each: R of the mixture's marginal, and that of every single λ.
+
+    `distil`: whether any sample has a distillation term.
+    """
     mixture = single = None
     if teacher is not None:
         mixture = weights.marginal[b, None].to(teacher) * teacher
-        if bool((weights.distil[b] != 0).any()):
+        if distil:
             single = weights.distil[b, None].to(teacher) * teacher
     if at_u is not None and variate != "none":
         target = weights.consis[b, None].to(at_u) * at_u

@@ -95,7 +95,7 @@ class ChunkedLoss:
         Targets come first: they are L times smaller than the student's log-probabilities and cost as much.
         """
         p = self.inputs
-        targets = 2 if p.control_variate == "convex" or bool((p.weights.distil != 0).any()) else 1
+        targets = 2 if p.control_variate == "convex" or p.weights.present["distil"] else 1
         left = p.cache_bytes
         for chunk in chunks:
             left -= len(chunk.b) * row * targets
@@ -120,7 +120,8 @@ class ChunkedLoss:
     ) -> None:
         """Keep in the chunk what its gradient needs."""
         p = self.inputs
-        mixture, chunk.single = weighted_targets(self.shares, p.control_variate, chunk.b, teacher, at_u)
+        distil = p.weights.present["distil"]
+        mixture, chunk.single = weighted_targets(self.shares, distil, p.control_variate, chunk.b, teacher, at_u)
         chunk.log_p, chunk.shift = log_p, log_target_ratio(mixture, log_mean, p.latents)
 
     def targets(self, chunk: Chunk) -> tuple[Tensor | None, Tensor | None]:
@@ -156,7 +157,9 @@ class ChunkedLoss:
         """Gradients at the hidden states of the student at t and at its head."""
         hidden = self.student.hidden
         self.head.start()
-        out.hidden_grad = torch.zeros_like(hidden)
+        # the loss scale of fp16 training multiplies this gradient later, so float16 would round it to zero here
+        dtype = torch.float32 if hidden.dtype is torch.float16 else hidden.dtype
+        out.hidden_grad = torch.zeros_like(hidden, dtype=dtype)
         for chunk in chunks:
             if not chunk.keep_targets:
                 targets = self.targets(chunk)
@@ -165,7 +168,7 @@ class ChunkedLoss:
                 chunk.log_p, _ = self.student_log_probs(chunk)
             dz = self.at_logits(chunk)
             number, d = self.student_rows(chunk)
-            out.hidden_grad[number, d] = self.head.backward(hidden[number, d], d, dz).to(hidden.dtype)
+            out.hidden_grad[number, d] = self.head.backward(hidden[number, d], d, dz).to(dtype)
             chunk.log_p = chunk.shift = chunk.single = None
         out.head_grads = self.head.finish()
 
@@ -187,11 +190,12 @@ def normalise_(z: Tensor) -> Tensor:
     weight = z.sub_(z.amax(-1, keepdim=True)).exp()
     total = weight.sum(-1)
     z.sub_(total.log()[..., None])
-    mean = product((1 / (count * total))[:, None], weight).squeeze(1)
-    # the mean of a symbol that is improbable under every λ may underflow
-    if len(mean) and float(mean.detach().min()) < torch.finfo(mean.dtype).tiny * 2**24:
-        return torch.logsumexp(z, 1) - math.log(count)
-    return mean.log_()
+    if z.device.type == "cpu":
+        mean = product((1 / (count * total))[:, None], weight).squeeze(1)
+        if not len(mean) or float(mean.detach().min()) >= torch.finfo(mean.dtype).tiny * 2**24:
+            return mean.log_()
+    # the mean of a symbol that is improbable under every λ may underflow; on a GPU, looking would cost a wait
+    return torch.logsumexp(z, 1) - math.log(count)
 
 
 class _Fused(torch.autograd.Function):

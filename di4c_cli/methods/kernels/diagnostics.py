@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -32,7 +33,7 @@ class ProbeRows:
     at_u: Tensor | None
 
     def take(self, wanted: Tensor) -> ProbeRows:
-        """Copies of the wanted rows, a bool `(n,)`."""
+        """Copies of the wanted rows, by their numbers."""
         teacher, at_u = (None if x is None else x[wanted] for x in (self.teacher, self.at_u))
         return ProbeRows(self.b[wanted], self.symbols[wanted], self.log_p[wanted], self.log_mean[wanted], teacher, at_u)
 
@@ -43,20 +44,22 @@ class Probe:
     def __init__(self, batch: int, chunks: list[Tensor], device: torch.device) -> None:
         """`chunks`: sample numbers b of the rows of each chunk; a sample's rows follow each other."""
         b = torch.cat(chunks) if chunks else torch.zeros(0, dtype=torch.long, device=device)
-        self.count = torch.bincount(b, minlength=batch)
+        self.count = torch.zeros(batch, dtype=torch.long, device=device).index_add_(0, b, torch.ones_like(b))
         order = torch.arange(len(b), device=b.device)
         start = torch.full_like(self.count, len(b)).scatter_reduce(0, b, order, "amin")
         n, k = self.count[b], order - start[b]
         # row k of n is wanted where ⌊k PROBED_ROWS / n⌋ has just grown: evenly spaced, PROBED_ROWS of them or all
-        wanted = (k == 0) | (k * PROBED_ROWS // n != (k - 1) * PROBED_ROWS // n)
-        self.wanted = list(wanted.split([len(chunk) for chunk in chunks])) if chunks else []
+        wanted = ((k == 0) | (k * PROBED_ROWS // n != (k - 1) * PROBED_ROWS // n)).nonzero().squeeze(1)
+        ends = torch.tensor(list(accumulate(map(len, chunks))), dtype=torch.long, device=device)
+        counts = torch.searchsorted(wanted, ends).diff(prepend=ends.new_zeros(1)).tolist()
+        starts = [0, *accumulate(map(len, chunks))]
+        self.wanted = [rows - first for rows, first in zip(wanted.split(counts), starts)] if chunks else []
         self.kept: list[ProbeRows] = []
 
     def remember(self, number: int, rows: ProbeRows) -> None:
         """Copy the wanted rows of chunk `number`."""
-        wanted = self.wanted[number]
-        if bool(wanted.any()):
-            self.kept.append(rows.take(wanted))
+        if len(self.wanted[number]):
+            self.kept.append(rows.take(self.wanted[number]))
 
     def figures(self, sums: Accumulators) -> dict[str, Tensor]:
         """Figures per sample, `(B,)`; those of a sample without rows are 0."""
@@ -111,9 +114,10 @@ def squared_gradients(sums: Accumulators, rows: ProbeRows) -> dict[str, Tensor]:
     out = {}
     for name in TERMS:
         weight = getattr(weights, name)
-        if not bool((weight[rows.b] != 0).any()):
+        if not weights.present[name]:
             continue
-        mixture, single = weighted_targets(replace(nothing, **{name: weight}), variate, rows.b, rows.teacher, rows.at_u)
+        alone = replace(nothing, **{name: weight})
+        mixture, single = weighted_targets(alone, name == "distil", variate, rows.b, rows.teacher, rows.at_u)
         shift = log_target_ratio(mixture, rows.log_mean, sums.inputs.latents)
         own = torch.zeros_like(sparse)
         columns = {"consis": slice(0, sums.draws), "corr": slice(sums.draws, None)}.get(name, slice(0, 0))

@@ -22,6 +22,21 @@ def head_of(network: nn.Module, hidden: Tensor) -> LinearHead | OpaqueHead:
     return OpaqueHead(network, hidden)
 
 
+FLOAT16_ROOM = 2.0**14
+"""Largest sum that a scaled float16 product may reach; float16 ends at 65 504."""
+
+
+def float16_scale(dz: Tensor, row_factor: Tensor | float = 1.0, column_factor: Tensor | float = 1.0) -> Tensor:
+    """The largest power of two for dz `(k, S)` at which no product overflows float16.
+
+    `row_factor` bounds the numbers that a row of dz is multiplied with, `column_factor` those of a column. Without
+    the scale most of dz, which the loss scale of fp16 training reaches only afterwards, would be rounded to zero.
+    """
+    sums = [torch.linalg.vector_norm(dz, 1, dim=axis).amax() for axis in (1, 0)]
+    largest = torch.maximum(sums[0] * row_factor, sums[1] * column_factor).clamp_min(2.0**-100)
+    return torch.exp2(torch.floor(torch.log2(FLOAT16_ROOM / largest)))
+
+
 class Head:
     """A head and the gradients of its weights, accumulated in float32 or wider."""
 
@@ -73,7 +88,7 @@ class LinearHead(Head):
     def backward(self, h: Tensor, d: Tensor, dz: Tensor) -> Tensor:
         """Rows h `(k, H)`, d `(k,)`, gradient at the logits dz `(k, S)` -> gradient at h `(k, H)`.
 
-        Half-precision networks multiply in half precision, as torch's own backward does.
+        Half-precision networks multiply in half precision, as torch's own backward does; float16 with a scale.
         """
         symbols = self.symbols = dz.shape[1]
         weight_grad, bias_grad = self.grads[0][:symbols], self.grads[1]
@@ -82,8 +97,15 @@ class LinearHead(Head):
         else:
             bias_grad[:, :symbols].index_add_(0, d, dz.to(bias_grad.dtype))
         with torch.autocast(dz.device.type, enabled=False):
+            scale = None
+            if self.work is torch.float16 and len(dz):
+                scale = float16_scale(dz, self.weight[:symbols].abs().amax(), h.abs().amax())
+                dz = dz * scale
             dz, h = dz.to(self.work), h.to(self.work)
-            if weight_grad.dtype != self.work:
+            if scale is not None:
+                grad = (dz.T @ h).to(weight_grad.dtype).div_(scale)
+                weight_grad.copy_(grad) if not self.written else weight_grad.add_(grad)
+            elif weight_grad.dtype != self.work:
                 weight_grad.copy_(dz.T @ h) if not self.written else weight_grad.add_(dz.T @ h)
             elif self.written:
                 weight_grad.addmm_(dz.T, h)
@@ -91,7 +113,7 @@ class LinearHead(Head):
                 torch.mm(dz.T, h, out=weight_grad)
             self.written = True
             out: Tensor = dz @ self.weight[:symbols].to(self.work)
-        return out
+        return out if scale is None else out.float().div_(scale)
 
 
 class OpaqueHead(Head):
@@ -108,13 +130,17 @@ class OpaqueHead(Head):
     def backward(self, h: Tensor, d: Tensor, dz: Tensor) -> Tensor:
         """As `LinearHead.backward`."""
         with torch.enable_grad():
-            rows = h.detach().requires_grad_()
+            rows = (h.detach().float() if h.dtype is torch.float16 else h.detach()).requires_grad_()
             z = self.network.head(rows, d)
-        first, *rest = torch.autograd.grad(z, [rows, *self.parameters], dz.to(z.dtype), allow_unused=True)
+        scale = float16_scale(dz, 2.0**8, 2.0**8) if z.dtype is torch.float16 and len(dz) else None
+        given = (dz if scale is None else dz * scale).to(z.dtype)
+        first, *rest = torch.autograd.grad(z, [rows, *self.parameters], given, allow_unused=True)
         for total, grad in zip(self.grads, rest):
             if grad is not None:
-                total += grad
-        return torch.zeros_like(h) if first is None else first
+                total += grad if scale is None else grad / scale
+        if first is None:
+            return torch.zeros_like(rows)
+        return first if scale is None else first / scale
 
 
 def leaves(out: Tensor) -> list[Tensor]:

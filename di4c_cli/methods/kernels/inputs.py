@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
+import torch
 from torch import Tensor
 
 from di4c_cli.denoiser import Prediction
@@ -22,6 +24,13 @@ class TermWeights:
     def any(self) -> Tensor:
         """`(B,)` bool: samples with at least one term."""
         return (self.distil != 0) | (self.consis != 0) | (self.corr != 0) | (self.marginal != 0)
+
+    @cached_property
+    def present(self) -> dict[str, bool]:
+        """Whether a term has a weight in any sample; the host waits for the device once."""
+        names = ("distil", "consis", "corr", "marginal")
+        found = torch.stack([(getattr(self, name) != 0).any() for name in names]).tolist()
+        return dict(zip(names, found))
 
     def divided(self, by: int) -> TermWeights:
         """Each sample's share in a mean over `by` samples."""
@@ -58,13 +67,12 @@ class LossInputs:
     @property
     def needs_teacher(self) -> bool:
         """Whether any sample has a term against the teacher."""
-        wanted = (self.weights.distil != 0) | (self.weights.marginal != 0)
-        return self.teacher is not None and bool(wanted.any())
+        return self.teacher is not None and (self.weights.present["distil"] or self.weights.present["marginal"])
 
     @property
     def needs_student_u(self) -> bool:
         """Whether any sample has a consistency term."""
-        return self.student_u is not None and bool((self.weights.consis != 0).any())
+        return self.student_u is not None and self.weights.present["consis"]
 
     @property
     def draws(self) -> int:

@@ -46,19 +46,17 @@ def averaged(
     unknown = prediction.process.unknown(x)
     row, latent = unknown.nonzero(as_tuple=True)
     z = wide(prediction.logits(sample[row, latent], d[row]))
-    ends = [0, *unknown.sum(1).cumsum(0).tolist()]
     mean = z.new_empty(len(d), z.shape[1])
     drawn = x.clone()
-    for rows in groups(len(d), count * z.shape[1], z):
-        part = slice(ends[rows.start], ends[rows.stop])
+    pieces = list(groups(len(d), count * z.shape[1], z))
+    ends = [0, len(row)] if len(pieces) < 2 else [0, *unknown.sum(1).cumsum(0)[[r.stop - 1 for r in pieces]].tolist()]
+    for number, rows in enumerate(pieces):
+        part = slice(ends[number], ends[number + 1])
         place = (row[part] - rows.start) * count + latent[part]
         mean[rows] = _mean(z[part], place, rows.stop - rows.start, count)
         if uniform is not None:
             drawn[row[part], latent[part]] = inverse_cdf(z[part], uniform[row[part], latent[part]])
-    known = (~unknown).nonzero(as_tuple=True)
-    if len(known[0]):
-        share = mean.new_full((len(known[0]),), 1 / count)
-        mean.index_put_((known[0], x[known]), share, accumulate=True)
+    mean.scatter_add_(1, x.clamp_max(z.shape[1] - 1), (~unknown).to(mean.dtype) / count)
     return mean, None if uniform is None else drawn
 
 

@@ -1,0 +1,1 @@
+"""Proofs about GPUs on a machine without one."""

@@ -1,0 +1,27 @@
+"""Prints what published recipes ask of a GPU: `python -m tests.device [RECIPE …]`. All times are modelled."""
+
+from __future__ import annotations
+
+import sys
+
+from di4c_cli import recipe_file
+from tests.device.roofline import GPUS, seconds
+from tests.device.steps import published_step
+
+PUBLISHED = ("sdtt-6", "sdtt-7", "sdtt-7-d", "maskgit-imagenet256", "maskgit-imagenet256-d", "tauldr-cifar10")
+
+
+def main(names: list[str]) -> None:
+    """One line for each recipe."""
+    names = names or [*PUBLISHED, *(name for name in recipe_file.names() if name.startswith("variational/"))]
+    print("| recipe | batch | kernels | waits | GiB | " + " | ".join(f"{gpu.name}, s" for gpu in GPUS) + " |")
+    print("|---|" + "---|" * (4 + len(GPUS)))
+    for name in names:
+        watch, _, batch = published_step(name)
+        peak = watch.memory.peak / 2**30
+        figures = [f"{batch}", f"{len(watch.kernels)}", f"{sum(watch.waits.values())}", f"{peak:.1f}"]
+        print(f"| {name} | " + " | ".join(figures + [f"{seconds(watch, gpu):.2f}" for gpu in GPUS]) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,119 @@
+"""A training step and a sampling run on any device, for models with numbers and for published ones without."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor
+
+import di4c_cli
+from di4c_cli import recipe_file
+from di4c_cli.build import build_on_meta
+from di4c_cli.data.stream import Batch
+from di4c_cli.methods.base import Method
+from di4c_cli.model import Model
+from di4c_cli.noise import Noise
+from di4c_cli.recipe import Recipe
+from di4c_cli.teacher.registry import published_config
+from di4c_cli.training.ema import Ema
+from di4c_cli.training.optimizer import build_optimizer, part_settings
+from di4c_cli.training.student_init import build_method, method_on_meta, new_student, student_config
+from tests.device.backend import DEVICE
+from tests.device.pretend import PretendTensor, Watch, held, on_gpu
+
+GPU_BYTES = 80 << 30
+"""Memory of the GPU that published steps pretend to have."""
+
+
+def training_gradients(recipe: Recipe, device: str, watch: Watch | None = None) -> tuple[float, dict[str, Tensor]]:
+    """Loss and gradients of one batch of four samples of an embedded teacher's recipe."""
+    teacher = di4c_cli.load(recipe.teacher)
+    student = new_student(teacher, student_config(teacher, recipe, 1), recipe, 1)
+    frozen = teacher.denoiser if recipe.method.needs_teacher else None
+    method = build_method(recipe, student, frozen, 1)
+    teacher.to(device)
+    method.to(device)
+    batch = random_batch(4, student.length, student.symbols, teacher.config.labels)
+    if recipe.data == "teacher":
+        batch = Batch(batch.index, None, batch.label)
+    if watch is not None:
+        watch.clear()
+    total = method(batch.to(device), Noise(0, batch.index, "train/1", device), 0.5)[0]
+    total.backward()
+    gradients = {name: held(p.grad) for name, p in method.named_parameters() if p.grad is not None}
+    return float(total.detach()), gradients
+
+
+def random_batch(count: int, length: int, symbols: int, labels: int | None) -> Batch:
+    """Samples of uniform symbols."""
+    generator = torch.Generator().manual_seed(0)
+    x0 = torch.randint(0, symbols, (count, length), generator=generator)
+    return Batch(list(range(count)), x0, None if labels is None else torch.arange(count) % labels)
+
+
+def published_step(name: str, **changes: Any) -> tuple[Watch, Recipe, int]:
+    """What one training step of a published recipe does at its published size; its peak memory is the watch's."""
+    recipe = recipe_file.read(name, {key.replace("__", "."): value for key, value in changes.items()})
+    config = published_config(recipe.teacher)
+    assert config is not None
+    watch = Watch()
+    with watch, mock.patch("di4c_cli.memory.gpu_memory", lambda device=None: GPU_BYTES):
+        method, batch = _published_method(recipe, config)
+        settings = part_settings(method.parts(), recipe.training.optimizer)
+        optimizer = build_optimizer(method.parts(), settings)
+        ema = Ema(method.student.network, recipe.training.ema)
+        watch.clear()
+        for _ in range(2):  # the optimizer's state exists from the second step on
+            watch.clear()
+            narrow = recipe.training.precision == "bf16"
+            noise = Noise(0, batch.index, "train/1", DEVICE)
+            with torch.autocast(DEVICE, dtype=torch.bfloat16, enabled=narrow):
+                total = method(batch, noise, 0.5)[0]
+            total.float().backward()
+            torch.nn.utils.clip_grad_norm_(method.parameters(), 1.0)
+            optimizer.step()
+            ema.update(method.student.network)
+            optimizer.zero_grad()
+            torch.clear_autocast_cache()
+    return watch, recipe, len(batch.index)
+
+
+def _published_method(recipe: Recipe, config: Any) -> tuple[Method, Batch]:
+    teacher = Model(config, build_on_meta(config))
+    student = student_config(teacher, recipe, 1)
+    method = method_on_meta(recipe, student, config)
+    on_gpu(method)
+    if recipe.method.needs_teacher:
+        on_gpu(method.teacher).requires_grad_(False)
+    setattr(method.student.network, "checkpointing", recipe.training.activation_checkpointing)  # noqa: B010
+    batch = random_batch(recipe.training.batch, method.student.length, method.student.symbols, config.labels)
+    return method, batch.to(DEVICE)
+
+
+def sample(name: str, device: str, **options: Any) -> Tensor:
+    """Three samples of an embedded model."""
+    model = di4c_cli.load(name).to(device)
+    if options.pop("given", False):
+        given = torch.full((model.denoiser.length,), -1)
+        given[:3] = 1
+        options["given"] = given
+    found = model.sample(3, seed=1, **options)
+    assert device == "cpu" or isinstance(found, PretendTensor) or found.device.type == "cpu"
+    return held(found)  # type: ignore[no-any-return]
+
+
+def published_sampling(name: str, count: int, **options: Any) -> Watch:
+    """What drawing `count` samples of a published student does at its published size, as one batch."""
+    recipe = recipe_file.read(name, {})
+    config = published_config(recipe.teacher)
+    assert config is not None
+    student = student_config(Model(config, build_on_meta(config)), recipe, 1)
+    watch = Watch()
+    with watch:
+        model = Model(student, build_on_meta(student))
+        on_gpu(model.denoiser)
+        watch.clear()
+        model.sample(count, batch_size=count, hybrid=0, **options)
+    return watch

@@ -1,0 +1,93 @@
+"""Training and sampling on the pretend GPU: the CPU's numbers, and no operation on tensors of two devices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import di4c_cli
+from di4c_cli import recipe_file
+from tests.device.pretend import Watch, held
+from tests.device.steps import sample, training_gradients
+
+SMALL_CHUNKS = {"method.chunk_mb": 0.001, "method.cache_mb": 0.002}
+TRAINED: list[tuple[str, dict[str, Any]]] = [
+    *((f"{method}/tiny-{task}", {}) for method in ("di4c",) for task in ("digits", "pixels", "text", "vq")),
+    *((f"tiny-{task}", {}) for task in ("digits", "pixels", "text", "vq")),
+    ("di4c/tiny-text", SMALL_CHUNKS),
+    ("di4c/tiny-digits", {"method.stratified": True}),
+    ("di4c/tiny-digits", {"method.reference_steps": 3}),
+    ("di4c/tiny-vq", {"method.teacher_step": "confidence", "method.step": {"low": 0.1, "high": 0.1}}),
+    ("di4c/tiny-digits", {"data": "teacher"}),
+    ("di4c/tiny-pixels", {"method.control_variate": "none"}),
+]
+SAMPLED: list[tuple[str, dict[str, Any]]] = [
+    ("tiny-digits-student", {"steps": 2, "hybrid": 0}),
+    ("tiny-digits-student", {"steps": 2}),
+    ("tiny-digits", {"steps": 2, "tile": 1}),
+    ("tiny-digits", {"steps": 2, "dtype": "float32"}),
+    ("tiny-digits", {"steps": 2, "label": 3, "guidance": 1.5}),
+    ("tiny-vq-student", {"steps": 2, "sampler": "confidence", "guidance": 2.0, "label": 3, "hybrid": 1}),
+    ("tiny-vq", {"steps": 2, "sampler": "confidence", "dtype": "float32"}),
+    ("tiny-pixels", {"steps": 2}),
+    ("tiny-pixels-student", {"steps": 2}),
+    ("tiny-pixels", {"steps": 2, "sampler": "tau-leaping", "corrector": 1}),
+    ("tiny-text", {"steps": 2, "top_p": 0.9, "temperature": 0.8}),
+    ("tiny-text-student", {"steps": 3}),
+    ("tiny-text", {"steps": 2, "given": True}),
+]
+
+
+def _names(cases: list[tuple[str, dict[str, Any]]]) -> list[str]:
+    return [" ".join([name, *(f"{key}={value}" for key, value in more.items())]) for name, more in cases]
+
+
+@pytest.mark.parametrize(("name", "changes"), TRAINED, ids=_names(TRAINED))
+def test_training_step_equals_the_cpu(name: str, changes: dict[str, Any]) -> None:
+    recipe = recipe_file.read(name, {"training.dropout": 0.0, **changes})
+    wanted, gradients = training_gradients(recipe, "cpu")
+    with Watch() as watch:
+        found, ours = training_gradients(recipe, "gpu", watch)
+    assert found == pytest.approx(wanted, rel=1e-4)
+    assert ours.keys() == gradients.keys()
+    largest = max(float(value.abs().max()) for value in gradients.values())
+    worst = max(float((value - ours[key]).abs().max()) for key, value in gradients.items())
+    assert worst < 1e-2 * largest
+    assert not watch.unfused
+
+
+@pytest.mark.parametrize(("name", "options"), SAMPLED, ids=_names(SAMPLED))
+def test_samples_equal_the_cpu(name: str, options: dict[str, Any]) -> None:
+    wanted = sample(name, "cpu", **options)
+    with Watch():
+        assert torch.equal(sample(name, "gpu", **options), wanted)
+
+
+@pytest.mark.parametrize("name", ["tiny-digits", "tiny-text"])
+def test_log_probs_equal_the_cpu(name: str) -> None:
+    model = di4c_cli.load(name)
+    x = torch.full((2, model.denoiser.length), model.denoiser.symbols)
+    x[:, :3] = 1
+    wanted = model.log_probs(x, 0.5)
+    with Watch():
+        found = di4c_cli.load(name).to("gpu").log_probs(x, 0.5)
+        assert torch.allclose(held(found), wanted, atol=1e-5)
+
+
+def test_watch_raises_where_devices_meet() -> None:
+    with Watch(), pytest.raises(RuntimeError, match="on the CPU and on the GPU"):
+        torch.zeros(3, device="gpu") + torch.zeros(3)
+
+
+def test_watch_counts_kernels_and_waits() -> None:
+    with Watch() as watch:
+        x = torch.zeros(3, device="gpu")
+        watch.clear()
+        y = (x + 1).view(3, 1)
+        y.nonzero()
+        y.sum().item()
+        y.cpu()
+    assert [kernel.name for kernel in watch.kernels] == ["add", "nonzero", "sum", "_local_scalar_dense", "_to_copy"]
+    assert sum(watch.waits.values()) == 3
