@@ -122,6 +122,23 @@ def test_launch_without_deepspeed_is_one_sentence(tmp_path: Path) -> None:
             launch_with_accelerate(config, None, [])
 
 
+@pytest.mark.parametrize("text", ["num_processes: x\n", "num_machines: -1\n", "[1]\n", "a: 2024-02-31: b\n", "a: [\n"])
+def test_configured_processes_rejects_odd_configurations(tmp_path: Path, text: str) -> None:
+    config = tmp_path / "own.yaml"
+    config.write_text(text)
+    with pytest.raises(UserError):
+        configured_processes(config)
+
+
+@pytest.mark.slow
+def test_accelerate_explains_unknown_keys_in_one_sentence(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "own.yaml"
+    config.write_text("unheard_of: 1\n")
+    assert launch_with_accelerate(config, None, ["--version"]) == 1
+    said = capfd.readouterr().err
+    assert "Traceback" not in said and "`accelerate launch` failed: ValueError" in said
+
+
 def test_configured_processes_are_counted_per_machine(tmp_path: Path) -> None:
     config = tmp_path / "own.yaml"
     config.write_text("num_machines: 4\nnum_processes: 32\n")
