@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import tempfile
 
@@ -10,6 +11,7 @@ from di4c_cli.printable import printable
 
 def main() -> None:
     """Run it with the arguments of this process."""
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # torch's launcher sets its own
     try:
         with tempfile.TemporaryDirectory(prefix="di4c-", ignore_cleanup_errors=True) as folder:
             tempfile.tempdir = folder  # torch's launcher leaves empty folders of logs behind

@@ -168,7 +168,7 @@ def _supervise(context: SubprocessContext) -> int:
             try:
                 if stop is not None:
                     context.close(stop, seconds)
-                    psutil.wait_procs(descendants, seconds)
+                    _wait(descendants, seconds)
                 return _outcome(context, stop is not None)
             except SignalException as error:
                 if stop is not None:  # the second signal
@@ -179,6 +179,20 @@ def _supervise(context: SubprocessContext) -> int:
         for process in descendants:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
+
+
+def _wait(processes: list[psutil.Process], seconds: float) -> None:
+    """Wait for processes; one that nobody buries, as in a container without an init process, has ended too."""
+    deadline = time.monotonic() + seconds
+    while any(_is_alive(process) for process in processes) and time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS)
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _outcome(context: SubprocessContext, stopped: bool) -> int:
