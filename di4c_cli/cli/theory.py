@@ -13,9 +13,12 @@ from di4c_cli.cli.console import emit, emit_json, progress, say, show_table
 
 def theory(out: Annotated[Path, typer.Option(help="Folder for theory.json and theory.png.")] = Path("theory")) -> None:
     """Check theorems 1 and 2 and the lower bound by enumeration. The last line of the output is one JSON object."""
+    import torch
+
     from di4c_cli import files
     from di4c_cli.theory import LATENTS, TEACHER_STEPS, TwoPositionExample, log_slope, save_plot, theorem_1, theorem_2
 
+    torch.set_num_threads(1)  # the matrices are tiny
     example = TwoPositionExample()
     first = theorem_1(example)
     with progress("students", len(LATENTS)) as advance:
