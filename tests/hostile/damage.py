@@ -52,9 +52,9 @@ def link(source: Path, target: Path) -> None:
 
 def files_of(path: Path, *suffixes: str) -> list[Path]:
     """Ordinary files at or below a path, but none that a mutation has made huge."""
-    found = sorted(p for p in path.rglob("*") if p.is_file() and not p.is_symlink()) if path.is_dir() else [path]
-    found = found if path.exists() and not path.is_symlink() else []
-    return [p for p in found if (not suffixes or p.suffix in suffixes) and p.stat().st_size < 2**26]
+    found = sorted(path.rglob("*")) if path.is_dir() and not path.is_symlink() else [path]
+    plain = [p for p in found if p.is_file() and not p.is_symlink() and p.stat().st_size < 2**26]
+    return [p for p in plain if not suffixes or p.suffix in suffixes]
 
 
 def damage(path: Path, rng: random.Random, *preferred: str) -> str:
