@@ -17,6 +17,7 @@ import torch
 from safetensors.torch import load_file
 
 from di4c_cli.errors import UserError
+from di4c_cli.training import launch as launching
 from di4c_cli.training.launch import (
     common_exit_code,
     configured_processes,
@@ -248,3 +249,14 @@ def test_common_exit_code_explains_what_the_main_process_has_not(
     assert common_exit_code(dict(enumerate(codes)), first, False, "the last line") == expected
     written = capsys.readouterr().err
     assert said in written and (said != "" or written == "")
+
+
+def test_zombie_counts_as_ended() -> None:
+    """In a container without an init process nobody buries the processes of a launcher that has died."""
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    process = psutil.Process(child.pid)
+    while process.status() != psutil.STATUS_ZOMBIE:
+        time.sleep(0.01)
+    assert process.is_running() and not launching._is_alive(process)
+    child.wait()
+    assert not launching._is_alive(process)
