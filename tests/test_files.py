@@ -132,3 +132,10 @@ def test_equal_tensors_give_equal_bytes(tmp_path: Path) -> None:
     assert len({(tmp_path / str(number)).read_bytes() for number in range(4)}) == 1
     with safe_open(tmp_path / "0", framework="pt") as file:
         assert file.metadata() == metadata and torch.equal(file.get_tensor("b"), torch.ones(3))
+
+
+def test_write_bytes_replaces_a_link_to_itself(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.symlink_to(path.name)
+    files.write_text(path, "new")
+    assert path.read_text() == "new" and not path.is_symlink()

@@ -25,8 +25,8 @@ CELL_LIMIT, LINE_LIMIT = 500, 5000
 
 
 def command_line(*words: object) -> str:
-    """A command that can be copied; words with spaces are quoted."""
-    return shlex.join(map(str, words))
+    """A command that can be copied; words with spaces are quoted, bytes that are no text are escaped."""
+    return shlex.join(map(str, words)).encode("utf-8", "backslashreplace").decode()
 
 
 def output_file(path: Path, suffix: str = "") -> Path:

@@ -18,6 +18,8 @@ KINDS = {
     stat.S_IFBLK: "device",
 }
 NAME_FILE = "Name a regular file."
+MAX_RECORD_BYTES = 2**30
+"""A step takes 400 bytes in metrics.jsonl: a record of two million steps."""
 
 
 def in_memory_limit() -> int:

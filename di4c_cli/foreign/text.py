@@ -31,7 +31,8 @@ MAX_GROUP_BYTES = 2**32
 """A row group of Parquet is decoded in one piece; writers make groups of 128 MB to 1 GB."""
 ROWS_AT_ONCE = 64
 """Rows of Parquet in memory as Python strings."""
-MAX_GZIP_RATIO = 200
+COMPRESSED = (".gz", ".parquet")
+MAX_RATIO = 200
 """Text compresses by less than 20 to 1; deflate reaches 1000 to 1 on zeros."""
 MAX_PROMPT_BYTES = 16 * 2**20
 """The longest model has 2^18 positions."""
@@ -140,14 +141,14 @@ def lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 def _ratio_check(path: Path) -> Callable[[int], None]:
     """Counts what a compressed file unpacks to, and rejects more than any text compresses."""
-    limit = MAX_GZIP_RATIO * path.stat().st_size + MAX_RECORD_BYTES
+    limit = MAX_RATIO * path.stat().st_size + MAX_RECORD_BYTES
     total = 0
 
     def check(count: int) -> None:
         nonlocal total
         total += count
-        if path.suffix.lower() == ".gz" and total > limit:
-            raise UserError(f"{path} unpacks to more than {MAX_GZIP_RATIO} times its size.", FIX_FILE)
+        if path.suffix.lower() in COMPRESSED and total > limit:
+            raise UserError(f"{path} unpacks to more than {MAX_RATIO} times its size.", FIX_FILE)
 
     return check
 
@@ -204,14 +205,16 @@ def _parquet(path: Path, skip: int) -> Iterator[str]:
         if names.count(TEXT_FIELD) != 1:
             held = f"has {names.count(TEXT_FIELD)} columns" if TEXT_FIELD in names else "has no column"
             raise UserError(f"{path} {held} '{TEXT_FIELD}' (it has {', '.join(names[:5])}).", "Rename the column.")
-        first = 0
+        first, check = 0, _ratio_check(path)
         for group in range(file.num_row_groups):
             facts, place = file.metadata.row_group(group), f"row group {group}"
             if first + facts.num_rows > skip:
                 _check_group(path, group, facts.total_byte_size)
                 for number, value in _column(file, group, first):
                     if number >= skip:
-                        yield _value(value, f"{path}, record {number}")
+                        text = _value(value, f"{path}, record {number}")
+                        check(len(text))
+                        yield text
             first += facts.num_rows
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from di4c_cli.evaluation.results import Cell, Results
 from di4c_cli.files import real_path
-from di4c_cli.foreign.regular import read_bytes
+from di4c_cli.foreign.regular import MAX_RECORD_BYTES, read_bytes
 from di4c_cli.foreign.structured import MAX_YAML_BYTES, StructureError, parse_json
 from di4c_cli.methods import METHODS
 from di4c_cli.printable import printable
@@ -36,8 +36,6 @@ CURVES = tuple(dict.fromkeys(name for config in METHODS.values() for name in con
 OLD_CURVES = {"reconstruction": "explained", "prior_loss": "law"}
 """Their names in records of di4c 0.1."""
 CURVE_POINTS = 300
-MAX_RECORD_BYTES = 2**30
-"""A step takes 400 bytes in metrics.jsonl: a record of two million steps."""
 MAX_PICTURE_BYTES = 50 * 2**20
 """The pictures of an evaluation have some kilobytes; the page holds them in base64."""
 

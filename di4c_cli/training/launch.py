@@ -10,7 +10,6 @@ import importlib.util
 import logging
 import math
 import os
-import re
 import signal
 import socket
 import sys
@@ -19,11 +18,12 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
 from di4c_cli.errors import UserError
+from di4c_cli.foreign.structured import read_yaml
 from di4c_cli.printable import printable
 from di4c_cli.recipe_file import nearest
 from di4c_cli.signals import LAUNCHER_VARIABLE, StoppedBySignal, patience
@@ -89,18 +89,26 @@ def preset(name: str) -> Path:
 
 def configured_processes(config: Path) -> tuple[int, int]:
     """The numbers of processes and machines in an Accelerate configuration; 1 where it has none."""
-    text = config.read_text(encoding="utf-8", errors="replace")
-    found = [re.search(rf"^{key}:\s*(\d{{1,9}})\s*$", text, re.M) for key in ("num_processes", "num_machines")]
-    processes, machines = (int(number.group(1)) if number else 1 for number in found)
-    return processes, max(1, machines)
+    tree = _configuration(config)
+    found = [1 if tree.get(key) is None else tree[key] for key in ("num_processes", "num_machines")]
+    if not all(type(number) is int and 1 <= number < 10**MAX_DIGITS for number in found):
+        raise UserError(f"{config} has impossible numbers of processes or machines.", "Use whole numbers from 1 on.")
+    return found[0], found[1]
+
+
+def _configuration(config: Path) -> dict[str, Any]:
+    tree = read_yaml(config, "Accelerate configuration")
+    if not isinstance(tree, dict):
+        raise UserError(f"{config} is not an Accelerate configuration.", "Write one with `accelerate config`.")
+    return tree
 
 
 def launch_with_accelerate(config: Path, processes: int | None, arguments: list[str]) -> int:
     """Run `accelerate launch` with a configuration; its processes run the same `di4c` command."""
-    wants_deepspeed = re.search(r"^distributed_type:\W*DEEPSPEED", config.read_text(errors="replace"), re.MULTILINE)
-    if wants_deepspeed and importlib.util.find_spec("deepspeed") is None:
+    kind = _configuration(config).get("distributed_type")
+    if kind == "DEEPSPEED" and importlib.util.find_spec("deepspeed") is None:
         raise UserError("DeepSpeed is not installed.", "Run `pip install deepspeed`, or use the fsdp2 configuration.")
-    command = ["-m", "accelerate.commands.launch", "--quiet", "--config_file", str(config)]
+    command = ["-m", "di4c_cli.training.accelerate_launcher", "--quiet", "--config_file", str(config)]
     if processes is not None:
         command += ["--num_processes", str(processes)]
     return _run([sys.executable, *command, "-m", "di4c_cli", *arguments], [{}])
@@ -160,7 +168,7 @@ def _supervise(context: SubprocessContext) -> int:
             try:
                 if stop is not None:
                     context.close(stop, seconds)
-                    psutil.wait_procs(descendants, seconds)
+                    _wait(descendants, seconds)
                 return _outcome(context, stop is not None)
             except SignalException as error:
                 if stop is not None:  # the second signal
@@ -171,6 +179,20 @@ def _supervise(context: SubprocessContext) -> int:
         for process in descendants:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
+
+
+def _wait(processes: list[psutil.Process], seconds: float) -> None:
+    """Wait for processes; one that nobody buries, as in a container without an init process, has ended too."""
+    deadline = time.monotonic() + seconds
+    while any(_is_alive(process) for process in processes) and time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS)
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _outcome(context: SubprocessContext, stopped: bool) -> int:

@@ -19,6 +19,7 @@ from torch import Tensor
 from di4c_cli import files
 from di4c_cli.draw import finest
 from di4c_cli.errors import Failure, UserError
+from di4c_cli.foreign.regular import MAX_RECORD_BYTES, read_bytes
 from di4c_cli.foreign.structured import StructureError, parse_json
 from di4c_cli.training.pretrain_config import RunRecipe
 from di4c_cli.training.run_folder import flatten
@@ -121,18 +122,25 @@ class MetricsFile:
 
 
 def read_rows(path: Path) -> list[MetricsRow]:
-    """The complete lines of a metrics file; a torn last line is omitted."""
+    """The complete lines of a metrics file; a torn last line is omitted, and so is one that no run writes."""
     if not path.is_file():
         return []
     rows = []
-    for line in path.read_bytes().split(b"\n"):
+    for line in read_bytes(path, MAX_RECORD_BYTES, "training record").split(b"\n"):
         try:
             row = parse_json(line)
         except StructureError:
             continue
-        if isinstance(row, dict) and all(type(row.get(key)) is int for key in ("round", "step")):
+        if _is_row(row):
             rows.append(row)
     return rows
+
+
+def _is_row(row: Any) -> bool:
+    """Round and step are integers, everything else is a number or missing."""
+    if not isinstance(row, dict) or any(type(row.get(key)) is not int for key in ("round", "step")):
+        return False
+    return all(value is None or isinstance(value, (int, float)) for value in row.values())
 
 
 def _line(row: MetricsRow) -> str:
@@ -148,7 +156,7 @@ def summary(metrics: Path) -> dict[str, Any]:
     tail = [row for row in last[-max(1, len(last) // 10) :] if row.get("loss") is not None]
     out: dict[str, Any] = {
         "steps": len(rows),
-        "seconds": round(sum(row.get("seconds", 0.0) for row in rows), 1),
+        "seconds": round(sum(row.get("seconds") or 0.0 for row in rows), 1),
         "skipped": sum(bool(row.get("skipped")) for row in rows),
     }
     for name in (key for key in last[-1] if key not in BOOKKEEPING_KEYS):

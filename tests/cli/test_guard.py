@@ -16,6 +16,7 @@ import typer
 
 from di4c_cli.cli import crash
 from di4c_cli.cli.app import app
+from di4c_cli.cli.console import command_line
 from di4c_cli.cli.guard import guarded
 from di4c_cli.errors import UserError
 from tests.helpers.faults import call, command, process, sentence, told
@@ -271,3 +272,8 @@ def test_app_is_the_only_way_to_the_commands() -> None:
         str(path.relative_to(package)) for path in package.rglob("*.py") if re.search(r"\bprint\(", path.read_text())
     }
     assert found <= allowed and app.info.cls is not None
+
+
+def test_command_line_is_text_whatever_was_typed() -> None:
+    """It stands in results.json."""
+    assert command_line("di4c", "eval", "a\udcff b") == "di4c eval 'a\\udcff b'"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tracemalloc
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ import pytest
 import torch
 from PIL import Image
 
-from di4c_cli.errors import UserError
+from di4c_cli.errors import Failure, UserError
 from di4c_cli.evaluation import run, sampling
 from di4c_cli.evaluation.config import ScorerOptions
 from di4c_cli.evaluation.models import EvaluatedModel
@@ -277,3 +278,15 @@ def test_image_scorer_rejects_images_of_another_size_and_foreign_statistics() ->
 def test_identity_depends_on_every_fact() -> None:
     assert identity(a=1, b=2) == identity(b=2, a=1)
     assert identity(a=1, b=2) != identity(a=1, b=3)
+
+
+def test_parts_that_others_changed_are_computed_again_or_named(tmp_path: Path) -> None:
+    parts = ScoreParts(tmp_path, 4, 4)
+    parts.fill(lambda first, count: {"loss": np.zeros(count)})
+    (path,) = tmp_path.glob("*.npz")
+    with zipfile.ZipFile(path, "w") as archive:  # a whole archive of a damaged array
+        archive.writestr("loss.npy", b"\x93NUMPY\x01\x00")
+    parts.fill(lambda first, count: {"loss": np.ones(count)})
+    assert parts.column("loss").tolist() == [1.0] * 4
+    with pytest.raises(Failure, match="has no array 'other'"):
+        parts.column("other")

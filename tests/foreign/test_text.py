@@ -200,3 +200,12 @@ def test_encode_gives_every_document_its_separator(tmp_path: Path) -> None:
     assert np.concatenate([ids for ids, _ in found]).tolist() == [
         *tokenizer.encode("one").ids, 50256, *tokenizer.encode("two three").ids, 50256, 50256
     ]  # fmt: skip
+
+
+def test_parquet_rejects_documents_that_a_dictionary_repeats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of 1.4 kB can hold one megabyte of text 800 times."""
+    monkeypatch.setattr(foreign_text, "MAX_RECORD_BYTES", 2**20)
+    path = tmp_path / "corpus.parquet"
+    parquet.write_table(arrow.table({"text": ["x" * 10**5] * 100}), path)
+    with pytest.raises(UserError, match="unpacks to more than 200 times its size"):
+        list(documents(path))

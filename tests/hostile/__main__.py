@@ -4,8 +4,8 @@
     python -m tests.hostile --target tokenizer --number 31 --seed 7
     python -m tests.hostile --grid
 
-Every case is a function of the seed, its target and its number. Failures are written to --failures with the command that
-repeats each. The exit code is 1 if there is any.
+Every case is a function of the seed, its target and its number. Failures are written to --failures, each with the
+command that repeats it. The exit code is 1 if there is any.
 """
 
 from __future__ import annotations
@@ -63,9 +63,8 @@ def _round(given: argparse.Namespace, folder: Path) -> int:
             found.append(verdict)
             print(json.dumps(verdict), file=log)
             if verdict["ending"] == "failed":
-                verdict["again"] = (
-                    f"python -m tests.hostile --target '{verdict['target']}' --number {verdict['number']} --seed {given.seed}"
-                )
+                place = f"--target '{verdict['target']}' --number {verdict['number']} --seed {given.seed}"
+                verdict["again"] = f"python -m tests.hostile {place}"
                 print(json.dumps(verdict), file=out, flush=True)
                 print(f"{verdict['target']} {verdict['number']}: {verdict['problems']}", file=sys.stderr)
     missing = len(todo) - len(found)

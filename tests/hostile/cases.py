@@ -7,11 +7,12 @@ import os
 import pkgutil
 import random
 import shutil
+import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import di4c_cli
-from tests.hostile import faithful, grammar, kills, oracle, sandbox, targets
+from tests.hostile import damage, faithful, grammar, kills, oracle, sandbox, targets, tensors
 
 TERMINAL_SHARE = 0.15
 LIBRARIES = [
@@ -76,6 +77,7 @@ def warm_up() -> None:
     from di4c_cli.hub import client
 
     client()
+    warnings.filterwarnings("ignore", "Duplicate name", UserWarning)  # of zip files that are made here
     sandbox.adopt_orphans()
 
 
@@ -99,10 +101,12 @@ def run_option(pair: tuple[grammar.Parameter, str], number: int, root: Path, wor
     return judge("options", number, case, place, False)
 
 
-def judge(target: str, number: int, case: targets.Case, place: Path, terminal: bool) -> Verdict:
+def judge(target: str, number: int, case: damage.Case, place: Path, terminal: bool) -> Verdict:
     """Run a case and compare what happened with the promises."""
     outcome = sandbox.run(case.words, place, case.stop_after, terminal, case.prepare)
     found = oracle.problems(outcome, case.replaced)
+    if case.model and outcome.code == 0:
+        found += tensors.problems(place / case.model)
     ending = "failed" if found else "stopped" if outcome.code in (130, 143) else "refused" if outcome.code else "worked"
     said = (outcome.stderr or outcome.stdout)[-1500:]
     return Verdict(
@@ -115,7 +119,7 @@ def kill(seed: int | str, number: int, root: Path, place: Path, rng: random.Rand
     """A command killed at a change of a file, then run again."""
     plan = kills.plan(root, place, rng)
     found = kills.interrupt(plan, rng)
-    verdict = judge("kill", number, targets.Case(plan.words, plan.story, replaced=("out",)), place, False)
+    verdict = judge("kill", number, damage.Case(plan.words, plan.story, replaced=("out",)), place, False)
     verdict.problems += [*found, *kills.after(plan, verdict.code)]
     verdict.ending = "failed" if verdict.problems else verdict.ending
     return verdict

@@ -1,4 +1,4 @@
-"""Every write and rename × kill: the command dies at a random change of a file, nothing is lost, the next run is whole."""
+"""Every write and rename × kill: a command dies at some change of a file; nothing is lost, the next run is whole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ways to damage a file: its bytes, its place, or the tree of values inside it. Every one is a function of a generator."""
+"""Ways to damage a file: its bytes, its place, or the tree of values inside it; all are functions of a generator."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def yaml_text(tree: Any, rng: random.Random) -> bytes:
         "bits: 0b_\n",
         "sixty: 1:61:61\n",
         f"digits: {'9' * 6000}\n",
-        "a: &a [x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b]\nd: [*c,*c,*c,*c,*c]\n",
+        "a: &a [x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b]\nd: [*c,*c,*c,*c,*c]\n",
         "self: &s [*s]\n",
         "code: !!python/object/apply:os.system ['true']\n",
         "merge: {<<: {a: 1}, <<: [1]}\n",

@@ -17,13 +17,8 @@ OUTPUTS = ("out", "runs", "evaluations", "tmp", "home", "samples", "latency.png"
 
 
 def problems(outcome: Outcome, replaced: tuple[str, ...] = ()) -> list[str]:
-    """Each broken promise in a few words; `replaced` names earlier outputs that a success may change."""
-    return [
-        *_ending(outcome),
-        *_streams(outcome),
-        *_use(outcome),
-        *_files(outcome, replaced if outcome.code == 0 else ()),
-    ]
+    """Each broken promise in a few words; `replaced` names earlier outputs that the command may change, not lose."""
+    return [*_ending(outcome), *_streams(outcome), *_use(outcome), *_files(outcome, replaced)]
 
 
 def _ending(outcome: Outcome) -> list[str]:
@@ -69,12 +64,13 @@ def _use(outcome: Outcome) -> list[str]:
 def _files(outcome: Outcome, replaced: tuple[str, ...]) -> list[str]:
     """Inputs and earlier outputs stay as they are; nothing stays in the temporary folder."""
     before, after = outcome.before, outcome.after
-    changed = [
-        name for name, what in before.items() if after.get(name) != what and not name.startswith(replaced or ("\0",))
-    ]
+    own = replaced or ("\0",)
+    changed = [name for name, what in before.items() if after.get(name) != what and not name.startswith(own)]
+    lost = [name for name in before if outcome.code and name not in after and name.startswith(own)]
     found = [f"changed: {changed[:3]}"] if changed else []
+    found += [f"lost: {lost[:3]}"] if lost else []
     extra = [name for name in after if name not in before]
-    stray = [name for name in extra if not name.startswith(OUTPUTS) and not name.startswith(replaced or ("\0",))]
+    stray = [name for name in extra if not name.startswith(OUTPUTS) and not name.startswith(own)]
     if stray:
         found.append(f"stray files: {stray[:3]}")
     leftovers = [name for name in extra if name.startswith("tmp/") and "di4c-crash" not in name]

@@ -17,6 +17,7 @@ import torch
 from safetensors.torch import load_file
 
 from di4c_cli.errors import UserError
+from di4c_cli.training import launch as launching
 from di4c_cli.training.launch import (
     common_exit_code,
     configured_processes,
@@ -120,6 +121,23 @@ def test_launch_without_deepspeed_is_one_sentence(tmp_path: Path) -> None:
     for config in (preset("deepspeed-zero2"), own):
         with pytest.raises(UserError, match=r"DeepSpeed is not installed.*pip install deepspeed"):
             launch_with_accelerate(config, None, [])
+
+
+@pytest.mark.parametrize("text", ["num_processes: x\n", "num_machines: -1\n", "[1]\n", "a: 2024-02-31: b\n", "a: [\n"])
+def test_configured_processes_rejects_odd_configurations(tmp_path: Path, text: str) -> None:
+    config = tmp_path / "own.yaml"
+    config.write_text(text)
+    with pytest.raises(UserError):
+        configured_processes(config)
+
+
+@pytest.mark.slow
+def test_accelerate_explains_unknown_keys_in_one_sentence(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "own.yaml"
+    config.write_text("unheard_of: 1\n")
+    assert launch_with_accelerate(config, None, ["--version"]) == 1
+    said = capfd.readouterr().err
+    assert "Traceback" not in said and "`accelerate launch` failed: ValueError" in said
 
 
 def test_configured_processes_are_counted_per_machine(tmp_path: Path) -> None:
@@ -231,3 +249,14 @@ def test_common_exit_code_explains_what_the_main_process_has_not(
     assert common_exit_code(dict(enumerate(codes)), first, False, "the last line") == expected
     written = capsys.readouterr().err
     assert said in written and (said != "" or written == "")
+
+
+def test_zombie_counts_as_ended() -> None:
+    """In a container without an init process nobody buries the processes of a launcher that has died."""
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    process = psutil.Process(child.pid)
+    while process.status() != psutil.STATUS_ZOMBIE:
+        time.sleep(0.01)
+    assert process.is_running() and not launching._is_alive(process)
+    child.wait()
+    assert not launching._is_alive(process)

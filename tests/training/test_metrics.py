@@ -61,3 +61,12 @@ def test_summary_is_of_the_last_tenth_of_the_last_round(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert summary(path) == {"steps": 40, "seconds": 20.0, "skipped": 2, "loss": 39.5}
+
+
+def test_read_rows_leaves_out_lines_that_no_run_writes(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    odd = [{"loss": [1]}, {"seconds": "x"}, {"step": "1"}, {"round": True}, {"lr": {}}]
+    rows = [{"round": 1, "step": 1, "loss": 1.0, "seconds": None}, *({"round": 1, "step": 2} | row for row in odd), []]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert steps(path) == [(1, 1)]
+    assert summary(path)["steps"] == 1 and summary(path)["seconds"] == 0.0
