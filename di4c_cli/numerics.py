@@ -38,6 +38,15 @@ def without_autocast(device: torch.device) -> AbstractContextManager[None]:
     return nullcontext()  # the meta device, for estimates
 
 
+def allow_tf32() -> None:
+    """Let fp32 matrix products and convolutions use TF32 on CUDA, which is several times faster.
+
+    Their inputs are rounded to 10 bits. `NVIDIA_TF32_OVERRIDE=0` in the environment forbids it.
+    """
+    torch.set_float32_matmul_precision("high")
+    torch.backends.cudnn.allow_tf32 = True
+
+
 def checkpointed(enabled: bool, function: Callable[..., Tensor], *inputs: Any) -> Tensor:
     """Call `function`; if `enabled`, gradients recompute its activations instead of keeping them."""
     if enabled and torch.is_grad_enabled():

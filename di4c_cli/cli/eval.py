@@ -34,6 +34,7 @@ def eval(
     sample_dtype: Annotated[
         str | None, typer.Option(help="Draws: float64 (default), float32 (published), or float32,float64.")
     ] = None,
+    precision: Annotated[str, typer.Option(help="Of the networks: fp32 (TF32 on CUDA) or bf16.")] = "fp32",
     n: Annotated[
         int | None, typer.Option("-n", min=1, max=MAX_SAMPLES, help="Samples for each model and step count.")
     ] = None,
@@ -70,6 +71,7 @@ def eval(
         steps=parse_numbers(steps, "--steps", int),
         temperatures=parse_numbers(temperatures, "--temperatures", float),
         dtypes=None if sample_dtype is None else list(dict.fromkeys(sample_dtype.split(","))),
+        precision=precision,
         n=n,
         limit=limit,
         seed=seed,

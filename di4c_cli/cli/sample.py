@@ -50,6 +50,10 @@ def sample(
     sample_dtype: Annotated[
         str, typer.Option(help="float64 is exact; float32 reproduces published draws.")
     ] = "float64",
+    precision: Annotated[str, typer.Option(help="Of the network: fp32 (TF32 on CUDA) or bf16.")] = "fp32",
+    deterministic: Annotated[
+        bool, typer.Option("--deterministic", help="On a GPU: samples that do not depend on the batch, slower.")
+    ] = False,
     last: Annotated[str | None, typer.Option(help="Last step: sample or argmax; default: the model's.")] = None,
     hybrid: Annotated[int | None, typer.Option(help="The teacher makes the last K steps.")] = None,
     corrector: Annotated[int | None, typer.Option(help="Corrector steps before each of the last two steps.")] = None,
@@ -76,6 +80,8 @@ def sample(
         "temperature": temperature,
         "top_p": top_p,
         "dtype": sample_dtype,
+        "precision": precision,
+        "deterministic": deterministic or None,
         "last": last,
         "hybrid": hybrid,
         "corrector": corrector,

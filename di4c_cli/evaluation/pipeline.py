@@ -32,6 +32,7 @@ def prepare(config: EvaluationConfig, say: Callable[[str], None] = lambda text: 
         check_out(config.out)
     if config.protocol is not None:
         check_name(config.protocol)
+    check_ranges({"precision": config.precision})
     for dtype in config.dtypes or ():
         check_ranges({"dtype": dtype})
     student, teacher = _model_names(config)
@@ -92,6 +93,8 @@ def _protocol(config: EvaluationConfig, models: list[EvaluatedModel], task: ToyT
         protocol = protocol.with_row(row)
     if config.dtypes:
         protocol = protocol.with_draws(config.dtypes)
+    if config.precision != "fp32":
+        protocol = protocol.with_options(precision=config.precision)
     return replace(protocol, repeats=config.repeats or protocol.repeats)
 
 

@@ -99,6 +99,11 @@ class EvaluationProtocol:
         new = [replace(cell, row=row, paper={}, place=place) for cell, place in zip(own, places, strict=True)]
         return replace(self, cells=(*self.cells, *new))
 
+    def with_options(self, **options: Any) -> EvaluationProtocol:
+        """The protocol with sampling settings for all cells."""
+        cells = (replace(cell, options={**cell.options, **options}) for cell in self.cells)
+        return replace(self, cells=tuple(cells))
+
     def with_draws(self, dtypes: Sequence[str]) -> EvaluationProtocol:
         """Every cell with draws of each precision; with several, the columns name them."""
         cells, notes = [], []

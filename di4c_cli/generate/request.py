@@ -201,6 +201,9 @@ def choose_device(name: str | None) -> str:
     """The named device if it exists; without a name CUDA or the CPU."""
     import torch  # slow; flags are checked without it
 
+    from di4c_cli.numerics import allow_tf32  # imports torch
+
+    allow_tf32()
     if name is None:
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:

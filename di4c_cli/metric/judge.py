@@ -67,10 +67,10 @@ class CausalJudge:
 
     @torch.no_grad()
     def features(self, texts: list[str], length: int) -> Tensor:
-        """Last hidden state at the last of at most `length` tokens of each text, `(n, H)`, for MAUVE."""
+        """Last hidden state at the last of at most `length` tokens that fit the window, `(n, H)`, for MAUVE."""
         out = []
         for text in texts:
-            ids = self.encode(text)[:length] or [self.start or 0]
+            ids = self.encode(text)[: min(length, self.window)] or [self.start or 0]
             states = self.network(input_ids=torch.tensor([ids], device=self.device), output_hidden_states=True)
             out.append(states.hidden_states[-1][0, -1].float().cpu())
         return torch.stack(out)

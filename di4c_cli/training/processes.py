@@ -26,6 +26,7 @@ from torch import distributed
 
 from di4c_cli.errors import Di4cError, UserError
 from di4c_cli.limits import process_limit
+from di4c_cli.numerics import allow_tf32
 from di4c_cli.signals import SAME_KEY_PRESS_SECONDS, patience
 from di4c_cli.training.launch import check_launcher_variables
 
@@ -66,6 +67,7 @@ def make_accelerator(precision: str, device: str | None, trackers: Sequence[str]
     check_device(device)
     # a second run in one Python process may use another precision
     AcceleratorState._reset_state(reset_partial_state="WORLD_SIZE" not in os.environ)
+    allow_tf32()
     with _numbered_device(device):
         accelerator = Accelerator(
             cpu=on_cpu(device),

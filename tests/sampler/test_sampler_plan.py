@@ -5,12 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 from hypothesis import given as cases
 from hypothesis import strategies as st
 
+import di4c_cli
 from di4c_cli.denoiser import Denoiser
 from di4c_cli.errors import UserError
 from di4c_cli.noise import Noise
@@ -202,3 +204,19 @@ def test_sample_many_rejects_labels_and_given_symbols_of_another_number() -> Non
         sample_many(model, SamplingPlan(), 1, label=torch.tensor([1, 2]))
     with pytest.raises(UserError, match="2 rows of given symbols do not fit 3 samples"):
         sample_many(model, SamplingPlan(), 3, given=torch.zeros(2, 4, dtype=torch.long))
+
+
+def test_precision_bf16_rounds_the_network_only() -> None:
+    """Samples in bf16 are others, of the same shape, and mostly equal; the draws stay exact."""
+    model = di4c_cli.load("tiny-digits")
+    whole, narrow = (model.sample(20, steps=2, seed=3, precision=name) for name in ("fp32", "bf16"))
+    assert whole.shape == narrow.shape and float((whole == narrow).double().mean()) > 0.5
+    with pytest.raises(UserError, match="precision is 'fp8'"):
+        model.plan(precision="fp8")
+
+
+def test_deterministic_plans_have_tiles_on_a_gpu() -> None:
+    model = di4c_cli.load("tiny-digits").denoiser
+    with mock.patch.object(type(model), "device", torch.device("cuda")):
+        assert SamplingPlan.resolve(model, SamplingConfig()).tile == 0
+        assert SamplingPlan.resolve(model, SamplingConfig(), deterministic=True).tile == 16

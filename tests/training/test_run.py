@@ -200,7 +200,7 @@ def test_run_starts_the_student_from_the_live_weights(tmp_path: Path) -> None:
     values = {"teacher": str(file), "data": str(tmp_path / "x.npz"), "method.latents": 2, "training.batch": 2}
     values |= {"training.iterations": 1, "training.optimizer.lr": 1e-12}
     result = distill(recipe_file.read("authors/tauldr-cifar10", values), tmp_path / "run", RunOptions())
-    student = load(str(result.folder.student)).denoiser.network.state_dict()
+    student = load(str(result.folder.model)).denoiser.network.state_dict()
     name = "input_conv.weight"
     torch.testing.assert_close(student[name], live.network.state_dict()[name], rtol=0, atol=1e-6)
     assert not torch.allclose(student[name], averaged.network.state_dict()[name], rtol=0, atol=1e-6)

@@ -16,6 +16,7 @@ from di4c_cli.evaluation.results import Figure, Instrument
 from di4c_cli.evaluation.sample_files import read_array
 from di4c_cli.evaluation.sampling import CellSampling
 from di4c_cli.evaluation.scorers.base import Scorer, ScorerContext, register_scorer
+from di4c_cli.foreign.arrays import as_integers
 from di4c_cli.metric.exact import divergence, empirical, enumerable, step_distribution, total_variation
 
 ENUMERATED_LATENTS = 256
@@ -42,8 +43,9 @@ class ExactScorer(Scorer):
                 "A model without a codec can only be measured if its space is small enough to enumerate.",
                 "Name data as --reference FILE.npy, an array (n, D) of ids.",
             )
-        data = torch.from_numpy(np.array(read_array(path), dtype=np.int64))
-        return cls(data, model.denoiser.symbols, path.name)
+        stored = read_array(path)
+        ids = as_integers(stored[: len(stored)], f"The ids of {path}").astype(np.int64)
+        return cls(torch.from_numpy(ids), model.denoiser.symbols, path.name)
 
     def instrument(self) -> Instrument:
         digest = hashlib.blake2b(self.data.numpy().tobytes(), digest_size=8).hexdigest()
