@@ -7,6 +7,7 @@ limits are far wider than any real model and are no recommendation.
 from __future__ import annotations
 
 import math
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -143,6 +144,13 @@ def check(config: ModelConfig) -> None:
 def process_limit(devices: int, oversubscribe: bool = False) -> int:
     """Most processes on so many CPU cores or GPUs."""
     return devices * (MAX_PROCESSES_PER_CORE if oversubscribe else 1)
+
+
+def check_threads(threads: int) -> None:
+    """Reject threads far beyond the cores: the thread library ends the process when it cannot start one."""
+    limit = process_limit(os.cpu_count() or 1, oversubscribe=True)
+    if threads > limit:
+        raise UserError(f"{threads} threads are more than this machine's cores allow.", f"Use {limit} or fewer.")
 
 
 def check_sampling_memory(samples: int, length: int, width: int) -> None:

@@ -21,6 +21,7 @@ from di4c_cli.errors import UserError
 from di4c_cli.limits import read_config
 from di4c_cli.load_report import LoadReport
 from di4c_cli.memory import physical_memory
+from di4c_cli.printable import storable
 
 WEIGHTS_FILE = "model.safetensors"
 READ_ERRORS = (SafetensorError, OSError, ValueError, RuntimeError, TypeError, AttributeError)
@@ -88,16 +89,17 @@ def save_folder(
         name: (tensor.to(dtype) if dtype is not None and tensor.is_floating_point() else tensor).cpu().contiguous()
         for name, tensor in denoiser.network.state_dict().items()
     }
-    metadata = {"format": "pt", "di4c": str(FORMAT), "kind": config.kind, "name": config.name}
+    settings = storable(config.model_dump(mode="json"))
+    metadata = {"format": "pt", "di4c": str(FORMAT), "kind": config.kind, "name": settings["name"]}
     with files.new_folder(folder) as part:
-        settings = json.dumps(config.model_dump(mode="json"), indent=2, ensure_ascii=False)
-        (part / "config.json").write_text(settings + "\n", encoding="utf-8")
-        (part / "README.md").write_text(card, encoding="utf-8")
+        text = json.dumps(settings, indent=2, ensure_ascii=False)
+        (part / "config.json").write_text(text + "\n", encoding="utf-8")
+        (part / "README.md").write_text(storable(card), encoding="utf-8")
         save_tensors(tensors, part / WEIGHTS_FILE, metadata)
         if isinstance(codec, Path):
-            shutil.copyfile(codec, part / codec.name)
+            shutil.copyfile(codec, part / settings["codec"]["file"])
         elif codec is not None:
-            save_tensors(codec, part / str(config.codec["file"]))
+            save_tensors(codec, part / settings["codec"]["file"])
         # safetensors creates files that only their owner can read; others may read them as they read config.json
         for path in part.glob("*.safetensors"):
             shutil.copymode(part / "config.json", path)

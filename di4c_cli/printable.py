@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from typing import Any
 
 INVISIBLE_LETTERS = "\u115f\u1160\u3164\uffa0"
 """Fillers that count as letters and have no shape."""
@@ -34,6 +35,15 @@ def markdown(text: object, limit: int = 200) -> str:
 def visible(char: str) -> bool:
     """Whether a character has a shape, or is a space."""
     return (char.isprintable() or unicodedata.category(char) == "Zs") and char not in INVISIBLE_LETTERS
+
+
+def storable(value: Any) -> Any:
+    """A tree for a JSON or YAML file: bytes of a path that are not text in this locale become escapes."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {storable(key): storable(one) for key, one in value.items()}
+    return [storable(one) for one in value] if isinstance(value, list) else value
 
 
 def _escape(char: str) -> str:

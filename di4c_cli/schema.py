@@ -6,7 +6,11 @@ is known (`di4c_cli.limits`).
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, field_validator
+
+from di4c_cli.printable import storable
 
 MAX_STEPS = 2**16
 MAX_CORRECTOR_STEPS = 10_000
@@ -24,3 +28,8 @@ class Section(BaseModel):
     """A section of a file; unknown keys, NaN and infinity are rejected."""
 
     model_config = ConfigDict(extra="forbid", validate_assignment=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="after")
+    @classmethod
+    def _storable(cls, value: Any) -> Any:
+        return storable(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -200,3 +201,10 @@ def test_training_step_beyond_the_memory_is_rejected(monkeypatch: pytest.MonkeyP
         estimate.check_memory(memory)
     monkeypatch.setattr(estimate, "physical_memory", lambda: 2**41)
     estimate.check_memory(memory)
+
+
+def test_check_threads_follows_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    limits.check_threads(32)
+    with pytest.raises(UserError, match="Use 32 or fewer"):
+        limits.check_threads(1000)

@@ -239,3 +239,10 @@ def test_pretrain_recipe_with_old_keys_names_the_new_ones(tmp_path: Path) -> Non
     (tmp_path / "old.yaml").write_text(text.replace("task: tiny-text", "world: tiny-text"), encoding="utf-8")
     with pytest.raises(UserError, match="world is now task"):
         recipe_file.read_pretrain(str(tmp_path / "old.yaml"))
+
+
+def test_recipe_stores_bytes_that_are_no_text_as_escapes() -> None:
+    """A path on Linux may hold any bytes; recipe.yaml and config.json are UTF-8."""
+    recipe = recipe_file.read("tiny-digits", {"data": "a\udcff"})
+    assert recipe.data == "a\\udcff"
+    recipe.model_dump_json()

@@ -55,11 +55,13 @@ def bench_latency(
 
     from di4c_cli.bench.latency import machine, measure, save_plot
     from di4c_cli.generate.request import choose_device
+    from di4c_cli.limits import check_threads
     from di4c_cli.sampler.plan import check_ranges
 
     check_ranges({"steps": steps})
     out = output_file(out, ".png")
     if threads is not None:
+        check_threads(threads)
         torch.set_num_threads(threads)
     place = choose_device(device)
     results = []

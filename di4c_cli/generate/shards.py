@@ -16,6 +16,7 @@ from di4c_cli.foreign.arrays import open_npy
 from di4c_cli.foreign.structured import read_json
 from di4c_cli.generate.request import PreparedSample
 from di4c_cli.metric.features import tensors_digest
+from di4c_cli.printable import storable
 
 MANIFEST = "manifest.json"
 SYMBOLS_PER_SHARD = 1 << 20
@@ -52,7 +53,7 @@ def stream(
     Memory holds one shard at a time. Returns the manifest.
     """
     size = shard_size(prepared.length)
-    manifest = {"identity": identity(prepared), "shard": size, "length": prepared.length}
+    manifest = {"identity": storable(identity(prepared)), "shard": size, "length": prepared.length}
     manifest["codec"] = prepared.model.config.codec
     if folder.is_file():
         raise UserError(f"{folder} is a file.", "Choose a folder with --out.")

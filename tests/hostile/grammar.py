@@ -129,6 +129,7 @@ def make_special(place: Path) -> None:
     (folder / "loop").symlink_to("loop")
     (folder / "dangling").symlink_to("nowhere/at/all")
     (folder / "folder").mkdir()
+    (folder / "\udcff").symlink_to("../in/digits")
     (folder / "empty").write_bytes(b"")
     (folder / "λ 字\x1b[8m").write_text("x\n")
     (folder / "closed").write_text("x\n")

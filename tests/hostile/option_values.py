@@ -194,6 +194,7 @@ PATHS = [
     ),
     *(
         "special/empty",
+        "special/\udcff",
         "special/dangling",
         "special/λ 字\x1b[8m",
         "special/device",
