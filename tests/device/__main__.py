@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import argparse
 
 from di4c_cli import recipe_file
 from tests.device.roofline import GPUS, seconds
@@ -24,4 +24,6 @@ def main(names: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    parser = argparse.ArgumentParser(prog="python -m tests.device", description=__doc__)
+    parser.add_argument("recipes", nargs="*", help="recipes; default: all published ones")
+    main(parser.parse_args().recipes)

@@ -56,7 +56,7 @@ SHORT = {
     "pretrain": ["--iterations", "1", "--batch", "2"],
 }
 """Appended flags; of a flag given twice the last counts."""
-TOOLS = re.compile(r"python (?:-m )?((?:tools|benchmarks)[./]\S+)(.*)")
+TOOLS = re.compile(r"python (?:-m )?((?:tools|benchmarks|tests)[./]\S+)(.*)")
 """Scripts of the repository; they take minutes to hours, so their own account of their flags is asked."""
 LATE = re.compile(r"\bRUN\b")
 """Lines that need what others on the page make."""

@@ -228,7 +228,8 @@ def test_launch_with_accelerate_stops_with_a_checkpoint(teacher: Path, tmp_path:
         process.send_signal(signal.SIGTERM)
         _, said = process.communicate(timeout=PATIENCE)
     assert process.returncode == 143, said
-    assert not any(child.is_running() for child in family)
+    _, alive = psutil.wait_procs(family, timeout=PATIENCE)
+    assert not alive
     steps = len(read_rows(out / "metrics.jsonl"))
     assert (out / "round-1" / "checkpoints" / f"step-{steps:08d}" / "state.json").is_file()
 
