@@ -7,6 +7,7 @@ import sys
 import tempfile
 
 from di4c_cli.printable import printable
+from di4c_cli.signals import StoppedBySignal
 
 
 def main() -> None:
@@ -19,7 +20,8 @@ def main() -> None:
 
             launch()
     except Exception as error:
-        if hasattr(error, "sigval"):  # torch's SignalException; the processes have said so
+        if hasattr(error, "sigval"):  # torch's SignalException
+            print(f"di4c: {StoppedBySignal(error.sigval)}", file=sys.stderr, flush=True)
             sys.exit(128 + error.sigval)
         lines = str(error).strip().splitlines() or [""]
         problem = printable(f"{type(error).__name__}: {lines[0]}").rstrip(".")

@@ -11,6 +11,7 @@ import torch
 from accelerate import Accelerator
 
 from di4c_cli import __version__, files
+from di4c_cli import codec as codecs
 from di4c_cli.build import build_denoiser, build_on_meta
 from di4c_cli.config import ModelConfig
 from di4c_cli.data.items import check_rows
@@ -132,6 +133,7 @@ class FromData:
             codec.setdefault("levels", 256)
             if "shape" not in codec:
                 codec["shape"] = pretrain_data.picture_shape(Path(recipe.data))
+            codecs.build(codec)  # rejects impossible shapes
             symbols = codec["levels"]
             unet = network.get("type") == "unet"
             network.setdefault("shape" if unet else "length", codec["shape"] if unet else math.prod(codec["shape"]))

@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -25,6 +26,8 @@ import torch
 
 from tests.hostile import cases, grammar, originals
 
+CASE_SECONDS = 600
+"""A case that takes longer is a fault of the round."""
 ENDINGS = ("refused", "worked", "stopped", "failed")
 
 
@@ -80,6 +83,7 @@ def _todo(given: argparse.Namespace) -> list[tuple[str, int]]:
 
 def _one(given: argparse.Namespace, root: Path) -> int:
     work = Path(tempfile.mkdtemp(prefix="hostile-case-"))
+    cases.sandbox.adopt_orphans()
     verdict = cases.run(given.target, given.seed, given.number, root, work)
     print(json.dumps(vars(verdict), indent=2), f"\nfiles: {work}")
     return int(verdict.ending == "failed")
@@ -93,23 +97,41 @@ def _worker(todo: list[tuple[str, int]], given: argparse.Namespace, root: Path, 
         return reading
     try:
         os.close(reading)
-        cases.sandbox.adopt_orphans()
-        pairs = grammar.grid() if given.grid else []
         with os.fdopen(writing, "w") as out:
             for target, number in todo:
-                try:
-                    if given.grid:
-                        verdict = cases.run_option(pairs[number], number, root, work)
-                    else:
-                        verdict = cases.run(target, given.seed, number, root, work)
-                except Exception:
-                    verdict = cases.Verdict(
-                        target, number, "failed", "", [], ["the round itself"], said=traceback.format_exc()
-                    )
-                print(json.dumps(vars(verdict)), file=out, flush=True)
+                print(_separately(target, number, given, root, work), file=out, flush=True)
         shutil.rmtree(work, ignore_errors=True)
     finally:
         os._exit(0)
+
+
+def _separately(target: str, number: int, given: argparse.Namespace, root: Path, work: Path) -> str:
+    """The verdict of a case as JSON, from a process of its own: what making a case does to memory ends with it."""
+    answer = work.with_name(f"{work.name}.json")
+    answer.unlink(missing_ok=True)
+    child = os.fork()
+    if child == 0:
+        try:
+            cases.sandbox.adopt_orphans()
+            if given.grid:
+                verdict = cases.run_option(grammar.grid()[number], number, root, work)
+            else:
+                verdict = cases.run(target, given.seed, number, root, work)
+            answer.write_text(json.dumps(vars(verdict)))
+        except BaseException:
+            answer.write_text(json.dumps(vars(_broken(target, number, traceback.format_exc()))))
+        finally:
+            os._exit(0)
+    deadline = time.monotonic() + CASE_SECONDS
+    while os.waitpid(child, os.WNOHANG)[0] == 0:
+        if time.monotonic() > deadline:
+            os.kill(child, signal.SIGKILL)
+        time.sleep(0.005)
+    return answer.read_text() if answer.exists() else json.dumps(vars(_broken(target, number, "no verdict")))
+
+
+def _broken(target: str, number: int, said: str) -> cases.Verdict:
+    return cases.Verdict(target, number, "failed", "", [], ["the round itself"], said=said)
 
 
 def _verdicts(readers: list[int]) -> Iterator[dict]:

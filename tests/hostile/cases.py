@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import pkgutil
@@ -78,7 +79,8 @@ def warm_up() -> None:
 
     client()
     warnings.filterwarnings("ignore", "Duplicate name", UserWarning)  # of zip files that are made here
-    sandbox.adopt_orphans()
+    gc.collect()
+    gc.freeze()  # copies share what is not touched
 
 
 def run(target: str, seed: int | str, number: int, root: Path, work: Path) -> Verdict:

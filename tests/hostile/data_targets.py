@@ -108,7 +108,18 @@ def prompts(root: Path, place: Path, rng: random.Random) -> Case:
     path = copy(root / "data" / name, place / "in" / name)
     story = damage(path, rng) if rng.random() < 0.6 else bombs.odd(path, rng)
     if way == "--prompts":
-        words = ["eval", "--teacher", "in/text", "--steps", "1", "-n", "2", way, f"in/{name}", "--out", "out/e"]
+        words = [
+            "eval",
+            "--protocol",
+            "owt-cond",
+            "--teacher",
+            "in/text",
+            "--student",
+            "in/text",
+            "--model",
+            "di4c-d=in/text",
+        ]
+        words += [way, f"in/{name}", "-n", "5", "--out", "out/e"]
     else:
         words = ["sample", "--teacher", "in/text", "-n", "1", "--steps", "1", way, f"in/{name}"]
     return Case(words, story)

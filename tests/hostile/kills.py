@@ -11,8 +11,17 @@ from di4c_cli import files
 from tests.helpers.faults import run_killed
 
 MAX_CHANGES = 60
-_NAMES: dict[str, set[str]] = {}
-"""File names of an undisturbed run by command."""
+MODEL = {"config.json", "model.safetensors", "README.md"}
+USUAL = {
+    "convert": {f"model/{name}" for name in MODEL},
+    "replace": {f"model/{name}" for name in MODEL},
+    "shards": {"shards/manifest.json", "shards/ids-00000.npy"},
+    "picture": {"a.png"},
+    "report": {"page.html"},
+    "eval": {"e/results.json", "e/report.html", "e/quality.png"},
+    "distill": {f"r/student/{name}" for name in MODEL} | {"r/recipe.yaml", "r/metrics.jsonl", "r/curves.png"},
+}
+"""Files that each command leaves."""
 
 
 @dataclass
@@ -71,9 +80,8 @@ def after(plan: Plan, code: int) -> list[str]:
     if code:
         found.append("the next run failed")
     kind = plan.story.split(",")[0]
-    usual = _NAMES.setdefault("convert" if kind == "replace" else kind, names)
-    if not code and names != usual:
-        found.append(f"other files than usual: {sorted(names ^ usual)[:5]}")
+    if not code and not USUAL[kind] <= names:
+        found.append(f"files are missing: {sorted(USUAL[kind] - names)}")
     return found
 
 

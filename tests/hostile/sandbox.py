@@ -8,7 +8,6 @@ from __future__ import annotations
 import atexit
 import ctypes
 import errno
-import gc
 import io
 import os
 import pty
@@ -75,13 +74,12 @@ class Outcome:
 
 
 def adopt_orphans() -> None:
-    """Become the parent of processes whose parent dies, so that none escapes; warm up what copies share."""
+    """Become the parent of processes whose parent dies, so that none escapes; bound this process itself."""
+    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
     resource.setrlimit(
-        resource.RLIMIT_DATA, (OWN_BYTES, OWN_BYTES)
-    )  # a mistake here must not take the machine's memory
+        resource.RLIMIT_DATA, (OWN_BYTES, hard)
+    )  # a bomb that is made must not take the machine's memory
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    gc.collect()
-    gc.freeze()
 
 
 def snapshot(folder: Path) -> dict[str, str]:

@@ -50,6 +50,7 @@ def last_state(out: Path) -> dict[str, Any]:
         ({"network__length": 65}, "65 positions"),
         ({"network__symbols": 4, "process__symbols": 4}, "4 symbols"),
         ({"network__type": "mlp"}, "mlp"),
+        ({"codec__shape": "wide"}, "image shape"),
         ({"process__shedule": "linear"}, "shedule"),
         ({"task": None}, "names no data"),
         ({"data": "nowhere"}, "no data at 'nowhere'"),
