@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test quick lint bench clean
+.PHONY: install demo test quick test-torch lint bench clean
 
 install: $(STAMP)
 
@@ -33,9 +33,22 @@ test: install lint
 quick: install
 	$(BIN)/python -m pytest -m "not slow"
 
+# the tests that depend most on torch, with any version of it in an environment of its own
+TORCH ?= newest
+TORCH_BIN = .venv-torch-$(TORCH)/bin
+TORCH_TESTS := tests/training/test_half_precision.py tests/training/test_movement.py tests/training/test_sharded.py \
+	tests/training/test_divided_latents.py tests/training/test_run.py tests/device tests/methods tests/network \
+	tests/latent tests/process tests/sampler tests/test_model.py
+
+test-torch:
+	test -x $(TORCH_BIN)/python || $(PYTHON) -m venv .venv-torch-$(TORCH)
+	$(TORCH_BIN)/python -m pip install --quiet --upgrade --disable-pip-version-check \
+		torch$(if $(filter newest,$(TORCH)),,==$(TORCH)) -e ".[dev]"
+	$(TORCH_BIN)/python -m pytest $(TORCH_TESTS)
+
 # compares ratios with benchmarks/baseline.json; run nothing else on the machine meanwhile
 bench: install
 	$(BIN)/python -m benchmarks.guard
 
 clean:
-	rm -rf $(VENV) runs/demo
+	rm -rf $(VENV) .venv-torch-* runs/demo

@@ -15,6 +15,7 @@ from di4c_cli.errors import UserError
 from di4c_cli.latent.prior import LatentPrior
 from di4c_cli.limits import CHECK_CONFIG
 from di4c_cli.load_report import LoadReport
+from di4c_cli.numerics import shapes_only
 
 MAX_WEIGHT = 1e8
 """Trained weights are smaller. A weight with a flipped exponent bit exceeds the bound; its outputs are not finite."""
@@ -40,7 +41,7 @@ def build_denoiser(config: ModelConfig) -> Denoiser:
 
 def build_on_meta(config: ModelConfig) -> Denoiser:
     """The denoiser with its shapes and without memory for its weights."""
-    with torch.device("meta"):
+    with shapes_only():
         return build_denoiser(config)
 
 
@@ -73,7 +74,7 @@ def check_fit(
     if asked > held:
         problem = f"{where} holds {held} tensors, too few for the {asked} layers of its configuration."
         raise UserError(problem, CHECK_CONFIG)
-    with torch.device("meta"):
+    with shapes_only():
         net = build_network(config)
     expected = net.state_dict()
     report = LoadReport.compare(expected, given, renamed, unused)

@@ -125,10 +125,8 @@ def _summary(config: ModelConfig) -> str:
         return f"A discrete diffusion model, written by di4c {__version__} as a teacher for few-step students."
     known = config.provenance
     teacher = printable(known.get("teacher") or known.get("format", "an unknown teacher"), 200).replace("`", "'")
-    return (
-        f"A few-step student of `{teacher}`: a mixture over a latent λ that captures correlations between "
-        f"positions, trained by {_training(config)}."
-    )
+    kind = "a mixture over a latent λ that captures correlations between positions" if config.latent else "without λ"
+    return f"A few-step student of `{teacher}`: {kind}, trained by {_training(config)}."
 
 
 def _training(config: ModelConfig) -> str:

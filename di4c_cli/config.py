@@ -9,8 +9,11 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from di4c_cli.errors import UserError
 from di4c_cli.latent.config import LatentConfig, upgrade_latent
+from di4c_cli.network.lora_config import AdapterConfig
 from di4c_cli.sampler.config import SamplingConfig, upgrade_sampling
 
+ADAPTER_FILES = ("adapter_model.safetensors", "adapter_config.json")
+"""Weights and settings of an adapter, as PEFT calls them."""
 FORMAT = 2
 """Of config.json; `upgrade` reads format 1, which di4c 0.1 wrote."""
 
@@ -25,6 +28,8 @@ class ModelConfig(BaseModel):
     network: dict[str, Any]
     process: dict[str, Any]
     latent: LatentConfig | None = None
+    adapter: AdapterConfig | None = None
+    """Of a student whose folder holds an adapter and λ; all other weights are its teacher's."""
     labels: int | None = None
     codec: dict[str, Any] = Field(default_factory=lambda: {"type": "none"})
     sampling: SamplingConfig = Field(default_factory=SamplingConfig)

@@ -79,6 +79,11 @@ class Fetcher:
                 return None
             raise
 
+    def maybe(self, name: str) -> Path | None:
+        """As `find`; without the Hub the cache decides."""
+        known = not self.offline or is_cached(self.repo, self.commit or self.branch, [name])
+        return self.find(name) if known else None
+
     def _download(self, name: str) -> Path:
         if self.commit is None and not self.offline:
             self._probe(name)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -36,6 +36,8 @@ Labels = Annotated[int, Field(strict=True, ge=0, le=2**20)]
 Resolution = Annotated[int, Field(strict=True, ge=0, le=2**16)]
 Multipliers = Annotated[list[Small], Field(min_length=1, max_length=12)]
 Share = Annotated[float, Field(ge=0, lt=1)]
+Switch = Annotated[bool, Field(strict=True)]
+Activation = Literal["gelu", "gelu_new", "relu", "silu"]
 Positive = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
 
 
@@ -57,6 +59,29 @@ class _Transformer(_Settings):
     labels: Labels | None = None
     dropout: Share = 0.0
     time_conditioning: bool = False
+    mask: Switch = True
+
+
+class _Encoder(_Transformer):
+    """The Llama-like and the BERT-like network; each constructor rejects the settings of the other."""
+
+    mlp: Count
+    rope_base: Annotated[float, Field(ge=1, le=1e12, allow_inf_nan=False)] = 10000.0
+    eps: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = 1e-6
+    kv_heads: Small | None = None
+    head_width: Small | None = None
+    qkv_bias: Switch = False
+    out_bias: Switch = False
+    qk_norm: Switch = False
+    tied: Switch = False
+    shift: Switch = False
+    positions: Literal["learned", "counted", "rotary"] = "learned"
+    padding: Labels | None = None
+    pre_norm: Switch = False
+    embed_norm: Switch = True
+    token_dropout: Switch = False
+    activation: Activation = "gelu"
+    head_activation: Activation = "gelu"
 
 
 class _UNet(_Settings):
@@ -97,8 +122,19 @@ class _Dense(_Settings):
     time_base: Positive = 3.0
 
 
-NETWORKS: dict[str, type[_Settings]] = {"dit": _Transformer, "maskgit": _Transformer, "unet": _UNet}
-PROCESSES: dict[str, type[_Settings]] = {"masked": _Settings, "gaussian": _Dense, "uniform": _Dense}
+class _Uniform(_Settings):
+    horizon: Positive = 1.0
+    schedule: Literal["exponential", "linear"] = "exponential"
+
+
+NETWORKS: dict[str, type[_Settings]] = {
+    "dit": _Transformer,
+    "maskgit": _Transformer,
+    "unet": _UNet,
+    "llama": _Encoder,
+    "bert": _Encoder,
+}
+PROCESSES: dict[str, type[_Settings]] = {"masked": _Settings, "gaussian": _Dense, "uniform": _Uniform}
 
 
 def read_config(folder: Path) -> ModelConfig:

@@ -174,9 +174,10 @@ def load(ref: str, device: torch.device | str = "cpu", **options: Any) -> Model:
     return Model(*resolve_ref(ref, **options)).to(device)
 
 
-def load_folder(folder: Path) -> Model:
-    """A folder in our own format."""
-    config, denoiser, report = model_folder.load_folder(folder)
+def load_folder(folder: Path, base: Model | None = None) -> Model:
+    """A folder in our own format; `base` is the model whose weights an adapter changes."""
+    weights = None if base is None else base.denoiser.network.state_dict()
+    config, denoiser, report = model_folder.load_folder(folder, weights)
     return Model(config, denoiser, folder, report)
 
 

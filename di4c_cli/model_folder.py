@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +15,19 @@ from torch import Tensor
 
 from di4c_cli import files
 from di4c_cli.build import assemble, check_fit
-from di4c_cli.config import FORMAT, ModelConfig, upgrade_tensor
+from di4c_cli.config import ADAPTER_FILES, FORMAT, ModelConfig, upgrade_tensor
 from di4c_cli.denoiser import Denoiser
 from di4c_cli.errors import UserError
 from di4c_cli.limits import read_config
 from di4c_cli.load_report import LoadReport
 from di4c_cli.memory import physical_memory
+from di4c_cli.network.lora import is_adapter, merged
 from di4c_cli.printable import storable
 
 WEIGHTS_FILE = "model.safetensors"
+ADAPTER_FILE, ADAPTER_CONFIG = ADAPTER_FILES
+PEFT_PREFIX = "base_model.model."
+"""Before the names of a network's tensors in PEFT's files."""
 READ_ERRORS = (SafetensorError, OSError, ValueError, RuntimeError, TypeError, AttributeError)
 
 
@@ -55,11 +59,53 @@ def weights_file(folder: Path) -> Path:
     return path
 
 
-def load_folder(folder: Path) -> tuple[ModelConfig, Denoiser, LoadReport]:
-    """The config, the denoiser in evaluation mode, and the report on every tensor."""
+def load_folder(folder: Path, base: Mapping[str, Tensor] | None = None) -> tuple[ModelConfig, Denoiser, LoadReport]:
+    """The config, the denoiser in evaluation mode, and the report on every tensor; an adapter needs its `base`."""
     config, path = read_config(folder), weights_file(folder)
+    if config.adapter is not None and base is not None:
+        return config, *assemble(config, with_base(folder, config, base), str(path))
     check_fit(config, read_shapes(path), str(path))  # before any tensor is read
     return config, *assemble(config, read_tensors(path), str(path))
+
+
+def read_adapter(folder: Path) -> dict[str, Tensor]:
+    """The tensors of an adapter's folder by their names in the network: adapters and λ."""
+    path = folder / ADAPTER_FILE
+    if not path.is_file():
+        raise UserError(f"{folder} has no {ADAPTER_FILE}.", "Name a complete model folder.")
+    found = {name.removeprefix(PEFT_PREFIX): value for name, value in read_tensors(path).items()}
+    return found | read_tensors(weights_file(folder))
+
+
+def with_base(folder: Path, config: ModelConfig, base: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The whole weights of an adapter's folder; one that does not fit the base is rejected."""
+    assert config.adapter is not None
+    own, rank = read_adapter(folder), config.adapter.rank
+    for name in filter(is_adapter, own):
+        layer, kind = name.rsplit(".lora_", 1)
+        weight = base.get(f"{layer}.weight")
+        shape = () if weight is None or weight.dim() != 2 else tuple(weight.shape)
+        fits = shape and tuple(own[name].shape) == ((rank, shape[1]) if kind == "A.weight" else (shape[0], rank))
+        if not fits or f"{layer}.lora_B.weight" not in own or f"{layer}.lora_A.weight" not in own:
+            raise UserError(f"The adapter in {folder} does not fit its teacher: '{name}'.", "Name another teacher.")
+    return merged(base, own, config.adapter)
+
+
+def _adapter_config(config: ModelConfig, names: Iterable[str]) -> dict[str, Any]:
+    """adapter_config.json in PEFT's keys."""
+    assert config.adapter is not None
+    layers = {name.removesuffix(".lora_A.weight") for name in names if ".lora_A." in name}
+    return {
+        "peft_type": "LORA",
+        "base_model_name_or_path": config.provenance.get("teacher"),
+        "r": config.adapter.rank,
+        "lora_alpha": config.adapter.alpha,
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "fan_in_fan_out": False,
+        "inference_mode": True,
+        "target_modules": sorted(layers),
+    }
 
 
 def save_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[str, str] | None = None) -> None:
@@ -79,16 +125,21 @@ def save_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[st
 def save_folder(
     folder: Path,
     config: ModelConfig,
-    denoiser: Denoiser,
+    trained: Denoiser | Mapping[str, Tensor],
     card: str,
     codec: Path | Mapping[str, Tensor] | None = None,
     dtype: torch.dtype | None = None,
 ) -> None:
-    """Write a model folder completely or not at all; `codec` is the file that config.codec names, or its tensors."""
+    """Write a model folder completely or not at all; `codec` is the file that config.codec names, or its tensors.
+
+    `trained` is the denoiser, or the trained tensors of an adapter.
+    """
+    state = trained.network.state_dict() if isinstance(trained, Denoiser) else trained
     tensors = {
         name: (tensor.to(dtype) if dtype is not None and tensor.is_floating_point() else tensor).cpu().contiguous()
-        for name, tensor in denoiser.network.state_dict().items()
+        for name, tensor in state.items()
     }
+    adapter = {name: tensors.pop(name) for name in list(tensors) if is_adapter(name)}
     settings = storable(config.model_dump(mode="json"))
     metadata = {"format": "pt", "di4c": str(FORMAT), "kind": config.kind, "name": settings["name"]}
     with files.new_folder(folder) as part:
@@ -96,6 +147,11 @@ def save_folder(
         (part / "config.json").write_text(text + "\n", encoding="utf-8")
         (part / "README.md").write_text(storable(card), encoding="utf-8")
         save_tensors(tensors, part / WEIGHTS_FILE, metadata)
+        if adapter:
+            named = {f"{PEFT_PREFIX}{name}": tensor for name, tensor in adapter.items()}
+            save_tensors(named, part / ADAPTER_FILE, {"format": "pt"})
+            settings = storable(_adapter_config(config, adapter))
+            (part / ADAPTER_CONFIG).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
         if isinstance(codec, Path):
             shutil.copyfile(codec, part / settings["codec"]["file"])
         elif codec is not None:

@@ -47,9 +47,15 @@ class Noise:
     """
 
     def __init__(
-        self, seed: int, index: Sequence[int] | Tensor, stream: str = "sample", device: torch.device | str = "cpu"
+        self,
+        seed: int,
+        index: Sequence[int] | Tensor,
+        stream: str = "sample",
+        device: torch.device | str = "cpu",
+        part: tuple[int, int] = (0, 1),
     ) -> None:
-        self.seed, self.stream = seed, stream
+        """`part`: number and count of the equal parts into which `divided` cuts every draw."""
+        self.seed, self.stream, self.part = seed, stream, part
         self.device = torch.device(device)
         self.index = _numbers(index, self.device)
         self._hashes: Tensor | None = None
@@ -59,13 +65,17 @@ class Noise:
 
     def at(self, *key: object) -> Noise:
         """The same samples in a stream of their own, e.g. `noise.at("step", 3)`."""
-        other = Noise(self.seed, self.index, "/".join([self.stream, *map(str, key)]), self.device)
+        other = Noise(self.seed, self.index, "/".join([self.stream, *map(str, key)]), self.device, self.part)
         other._hashes = self._samples()
         return other
 
+    def divided(self, number: int, count: int) -> Noise:
+        """Part `number` of `count`: a draw `(B, n, ...)` is that part of a draw `(B, n·count, ...)` without parts."""
+        return Noise(self.seed, self.index, self.stream, self.device, (number, count))
+
     def of(self, rows: Tensor) -> Noise:
         """The noise of some samples of the batch, by their place `(n,)` in it."""
-        return Noise(self.seed, self.index[rows], self.stream, self.device)
+        return Noise(self.seed, self.index[rows], self.stream, self.device, self.part)
 
     def uniform(self, name: str, *shape: int) -> Tensor:
         """`(B, *shape)` numbers in [0, 1), multiples of 2^-53 in float64 (of 2^-24 in float32 on MPS)."""
@@ -82,8 +92,8 @@ class Noise:
     def _draw(self, name: str, shape: tuple[int, ...], number: Callable[[Tensor], Tensor]) -> Tensor:
         """`(B, *shape)` numbers made of 64 random bits each; on the CPU for MPS, whose integers are untested."""
         sample = (self._samples() ^ _key(f"{self.seed}:{self.stream}:{name}"))[:, None]
-        element = torch.arange(math.prod(shape), device=sample.device).mul_(GOLDEN)
-        size = len(element)
+        size = math.prod(shape)
+        element = torch.arange(self.part[0] * size, (self.part[0] + 1) * size, device=sample.device).mul_(GOLDEN)
         if sample.device.type == "cpu":  # pieces that stay in the processor's cache
             size = CACHED_NUMBERS // max(1, len(sample))
         parts = [number(_mix(sample ^ piece)) for piece in element.split(max(1, size))]

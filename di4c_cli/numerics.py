@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 
@@ -36,6 +37,25 @@ def without_autocast(device: torch.device) -> AbstractContextManager[None]:
     if torch.amp.is_autocast_available(device.type):
         return cast("AbstractContextManager[None]", torch.autocast(device.type, enabled=False))
     return nullcontext()  # the meta device, for estimates
+
+
+class _NoFirstWeights(TorchFunctionMode):
+    """Skips the initialisation of weights: torch would import its compiler to draw numbers without memory."""
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        given = kwargs or {}
+        if getattr(function, "__module__", "") == nn.init.__name__:
+            return given["tensor"] if "tensor" in given else args[0]
+        return function(*args, **given)
+
+
+@contextmanager
+def shapes_only() -> Iterator[None]:
+    """Modules that are built inside have shapes on the meta device and no memory."""
+    with torch.device("meta"), _NoFirstWeights():
+        yield
 
 
 def allow_tf32() -> None:
@@ -80,6 +100,8 @@ def reset_linear(layer: nn.Linear | nn.Conv1d, std: float | None, generator: tor
     The numbers are drawn on the CPU and copied, so that one seed gives one student on any device.
     """
     assert layer.bias is not None
+    if layer.weight.is_meta:
+        return
     weight, bias = torch.empty(layer.weight.shape), torch.zeros(layer.bias.shape)
     if std is None:
         bound = 1.0 / math.sqrt(layer.weight[0].numel())

@@ -7,12 +7,13 @@ from typing import Any
 
 from di4c_cli import codec, hub
 from di4c_cli.card import model_card, rows_of
+from di4c_cli.config import ADAPTER_FILES
 from di4c_cli.errors import UserError
 from di4c_cli.evaluation import results
 from di4c_cli.foreign.regular import is_regular
 from di4c_cli.limits import read_config
 from di4c_cli.metric.features import tensors_digest
-from di4c_cli.model_folder import load_folder
+from di4c_cli.model import load
 
 
 def model_folder(path: Path) -> Path:
@@ -44,10 +45,12 @@ def contents(folder: Path, repo: str) -> dict[str, Path | bytes]:
     The weights are loaded once, so that no damaged model is published. A card that di4c wrote is renewed with
     the repository's name and the metrics; an edited card stays as it is.
     """
-    config, denoiser, _ = load_folder(folder)
+    loaded = load(str(folder.absolute()))
+    config, denoiser = loaded.config, loaded.denoiser
     if "file" in config.codec:
         codec.build(config.codec, folder)
-    names = ("config.json", "model.safetensors", config.codec_file_name())
+    adapter = ADAPTER_FILES if config.adapter is not None else ()
+    names = ("config.json", "model.safetensors", *adapter, config.codec_file_name())
     found: dict[str, Path | bytes] = {name: _own_file(folder, name) for name in names if name is not None}
     digest = tensors_digest(denoiser.network.state_dict())
     found["README.md"] = model_card(config, results_near(folder, digest), repo, digest).encode()

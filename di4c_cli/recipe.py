@@ -42,4 +42,5 @@ class Recipe(Section):
     @model_validator(mode="after")
     def _latent_fits_method(self) -> Recipe:
         self.method.check_latent(self.latent)
+        self.method.check_rounds(self.rounds)
         return self

@@ -9,7 +9,7 @@ import yaml
 
 from di4c_cli import recipe_file
 from di4c_cli.errors import UserError
-from di4c_cli.methods import METHODS, Di4CConfig, VariationalConfig, implementation
+from di4c_cli.methods import METHODS, Di4CConfig, MomentMatchingConfig, SDTTConfig, VariationalConfig, implementation
 from di4c_cli.recipe import Recipe
 
 
@@ -82,6 +82,20 @@ def test_read_names_the_mistake_in_a_di4c_recipe(key: str, value: object, words:
 )
 def test_read_names_the_mistake_in_a_variational_recipe(key: str, value: object, words: list[str]) -> None:
     rejected("tiny-digits", key, value, words)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("method.steps", [], ["method.steps", "at least 1"]),
+        ("method.steps", [0, 2], ["method.steps", "greater than or equal to 1"]),
+        ("method.one_share", 1.5, ["method.one_share"]),
+        ("latent.prior", "learned", ["learned prior is trained by the variational"]),
+        ("rounds", 2, ["moment matching needs a teacher without λ"]),
+    ],
+)
+def test_read_names_the_mistake_in_a_moment_matching_recipe(key: str, value: object, words: list[str]) -> None:
+    rejected("moment_matching/tiny-digits", key, value, words)
 
 
 def rejected(name: str, key: str, value: object, words: list[str]) -> None:
@@ -201,6 +215,8 @@ def test_current_name_of_an_old_recipe(old: str, new: str) -> None:
         ("sdtt-7", "di4c", "sdtt-7"),
         ("sdtt-7", "variational", "variational/sdtt-7"),
         ("variational/sdtt-7", "di4c", "sdtt-7"),
+        ("tiny-vq", "moment_matching", "moment_matching/tiny-vq"),
+        ("tiny-text", "sdtt", "sdtt/tiny-text"),
     ],
 )
 def test_with_method_finds_the_recipe_of_the_same_teacher(name: str, method: str, expected: str) -> None:
@@ -216,10 +232,11 @@ def test_with_method_rejects_what_is_not_there() -> None:
 
 
 def test_methods_are_told_apart_by_their_name() -> None:
-    assert {"di4c": Di4CConfig, "variational": VariationalConfig} == METHODS
+    known = {"di4c": Di4CConfig, "variational": VariationalConfig}
+    assert known | {"moment_matching": MomentMatchingConfig, "sdtt": SDTTConfig} == METHODS
     for name, config in METHODS.items():
         assert config().name == name  # type: ignore[attr-defined]
-        assert implementation(config()).__name__.lower() == name
+        assert implementation(config()).__name__.lower() == name.replace("_", "")
         assert config().live_metrics[0] == "loss"
 
 

@@ -43,6 +43,10 @@ def output_file(path: Path, suffix: str = "") -> Path:
     return target if path.is_symlink() else path
 
 
+def silent(text: str = "", limit: int | None = None) -> None:
+    """Instead of `say` in a process that prints nothing."""
+
+
 def say(text: str = "", limit: int | None = SENTENCE_LIMIT) -> None:
     """Print a line for the user on stderr."""
     tell(text, limit)

@@ -8,10 +8,11 @@ from typing import Annotated, Any
 import typer
 
 from di4c_cli.cli.console import say
+from di4c_cli.config import ADAPTER_FILES
 from di4c_cli.errors import UserError
 from di4c_cli.teacher import safe
 
-OWN_FILES = ("README.md", "config.json", "model.safetensors", "vqgan.safetensors")
+OWN_FILES = ("README.md", "config.json", "model.safetensors", "vqgan.safetensors", *ADAPTER_FILES)
 """The files of a model folder, besides the codec's file."""
 
 
@@ -27,13 +28,14 @@ def convert(
     vqgan: Annotated[str | None, typer.Option(help="The image tokenizer: a path, or a teacher with one.")] = None,
     config: Annotated[str | None, typer.Option(help="A configuration that is not beside the weights.")] = None,
     tokenizer: Annotated[str | None, typer.Option(help="tokenizer.json of a text model.")] = None,
+    base: Annotated[str | None, typer.Option(help="The teacher of an adapter, if di4c cannot find it.")] = None,
     offline: Annotated[bool, typer.Option("--offline", help="Use the cache only.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing model folder.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="Print what happened to every tensor.")] = False,
 ) -> None:
     """Write a model as a di4c folder: safetensors, config.json, README.md and its codec."""
     options: dict[str, Any] = {"weights": weights, "heads": heads, "codes": codes, "length": length, "vqgan": vqgan}
-    options |= {"config": config, "tokenizer": tokenizer, "offline": offline}
+    options |= {"config": config, "tokenizer": tokenizer, "base": base, "offline": offline}
     from di4c_cli.teacher.convert import convert as write
 
     _check_target(target, force)

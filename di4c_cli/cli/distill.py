@@ -44,7 +44,8 @@ def distill(
     batch: Annotated[int | None, typer.Option(help="Samples per step over all processes.")] = None,
     micro_batch: Annotated[int | None, typer.Option(help="Samples per process and backward pass.")] = None,
     latents: Annotated[int | None, typer.Option(help="λ draws per sample (L).")] = None,
-    precision: Annotated[str | None, typer.Option(help="no, bf16 or fp16.")] = None,
+    precision: Annotated[str | None, typer.Option(help="fp32, bf16 or fp16.")] = None,
+    lora: Annotated[int | None, typer.Option(help="Rank of an adapter to train instead of all weights.")] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="Any recipe value: --set method.alpha.kind=sigmoid")
     ] = None,
@@ -68,6 +69,7 @@ def distill(
         "training.batch": batch,
         "training.micro_batch": micro_batch,
         "training.precision": precision,
+        "training.adapter.rank": lora,
         "method.latents": latents,
     }
     from di4c_cli.training.run_folder import default_out
@@ -93,15 +95,15 @@ def launch_processes(
     oversubscribe: bool = False,
 ) -> int:
     """The same command in several processes; their environment tells them that they were launched."""
-    from di4c_cli.training.plan import make_batch_plan
+    from di4c_cli.training.plan import recipe_plan
     from di4c_cli.training.processes import check_device, check_processes, on_cpu
 
     preset = None if config is None else accelerate_preset(config)
     configured, machines = (1, 1) if preset is None else configured_processes(preset)
     count = processes or configured
-    check_device(device)
+    check_device(device, count)
     check_processes(-(-count // machines), device, oversubscribe)
-    make_batch_plan(recipe.training.batch, recipe.training.micro_batch, count)
+    recipe_plan(recipe, count)
     if preset is not None:
         return launch_with_accelerate(preset, processes, sys.argv[1:])
     command = [sys.executable, "-m", "di4c_cli", *sys.argv[1:]]
@@ -110,7 +112,9 @@ def launch_processes(
 
 def resolve(recipe: str | None, method: str | None, flags: dict[str, Any], settings: list[str]) -> tuple[Recipe, str]:
     """Recipe file, flags and `--set` together, and the recipe's short name; `--set` overrides the rest."""
-    asked = recipe or recipe_for(flags["teacher"] or embedded.DEFAULT)
+    teacher = flags["teacher"] or embedded.DEFAULT
+    own = f"{method}/{teacher}"  # a recipe of the method for this very teacher
+    asked = recipe or (own if own in recipe_file.names() else recipe_for(teacher))
     name = recipe_file.current_name(asked)
     if name != asked and not launched():
         say(f"The recipe {asked} is now called {name}.")

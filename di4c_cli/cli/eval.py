@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from di4c_cli import files
-from di4c_cli.cli.console import command_line, emit, emit_json, progress, say, show_table
+from di4c_cli.cli.console import command_line, emit, emit_json, progress, say, show_table, silent
+from di4c_cli.cli.processes import Oversubscribe, Processes, launch_again
 from di4c_cli.errors import UserError
 from di4c_cli.schema import MAX_REPEATS, MAX_SAMPLES, MAX_SEED, MAX_STEPS
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from di4c_cli.evaluation.config import EvaluationConfig
     from di4c_cli.evaluation.protocol import EvaluationProtocol
     from di4c_cli.evaluation.results import Results
+    from di4c_cli.process_group import ProcessGroup
 
 Number = TypeVar("Number", int, float)
 
@@ -54,6 +56,8 @@ def eval(
     json: Annotated[bool, typer.Option("--json", help="The result as one JSON object on stdout.")] = False,
     out: Annotated[Path | None, typer.Option(help="Folder for results.json, the plot and the page.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or mps; default: cuda if there is one.")] = None,
+    processes: Processes = None,
+    oversubscribe: Oversubscribe = False,
 ) -> None:
     """Measure quality against steps; writes a table, results.json, a plot and one HTML page."""
     if protocol == "list":
@@ -61,7 +65,7 @@ def eval(
         return
     from di4c_cli.evaluation.config import EvaluationConfig, ScorerOptions
     from di4c_cli.evaluation.models import parse_rows
-    from di4c_cli.generate.request import choose_device
+    from di4c_cli.process_group import process_group
 
     config = EvaluationConfig(
         student=student,
@@ -77,16 +81,21 @@ def eval(
         seed=seed,
         repeats=repeats,
         out=out,
-        options=ScorerOptions(judge, features, reference, choose_device(device), feature_input),
+        options=ScorerOptions(judge, features, reference, feature_input=feature_input),
         prompts=prompts,
     )
-    if samples is not None:
-        _eval_file(samples, config, json)
-    else:
-        _eval(config, json)
+    if samples is not None and processes not in (None, 1):
+        raise UserError("--samples is measured by one process.", "Leave --processes out.")
+    launch_again(processes, device, oversubscribe)
+    with process_group(device) as group:
+        config = replace(config, options=replace(config.options, device=group.device))
+        if samples is None:
+            _eval(config, json, group)
+        elif group.main:
+            _eval_file(samples, config, json)
 
 
-def _eval(config: EvaluationConfig, json: bool) -> None:
+def _eval(config: EvaluationConfig, json: bool, group: ProcessGroup) -> None:
     from di4c_cli.evaluation.pipeline import expand, prepare
     from di4c_cli.evaluation.results import run_folder
     from di4c_cli.report.page import write_all
@@ -94,16 +103,21 @@ def _eval(config: EvaluationConfig, json: bool) -> None:
 
     done: list[Results] = []
     for one in expand(config):
-        evaluation = prepare(one, say)
-        say(evaluation.announcement())
-        with files.lock(evaluation.out):
+        evaluation = prepare(one, say if group.main else silent)
+        with group.locked(evaluation.out):
+            if not group.main:
+                evaluation.run(group=group)
+                continue
+            say(evaluation.announcement())
             with progress("samples", evaluation.total) as advance:
-                results = with_command(evaluation.run(advance))
+                results = with_command(evaluation.run(advance, group))
             done.append(results)
             for path in write_all(results, evaluation.out, run_folder(evaluation.out)):
                 say(f"wrote {path}")
         if not json:
             show(results, evaluation.protocol if config.protocol else None)
+    if not group.main:
+        return
     if json:
         found = [results.model_dump(mode="json") for results in done]
         emit_json(found[0] if len(found) == 1 else {"evaluations": found})

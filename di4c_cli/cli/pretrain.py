@@ -32,6 +32,7 @@ def pretrain(
     out: Annotated[Path | None, typer.Option(help="Run folder; default: pretrained/<name>.")] = None,
     iterations: Annotated[int | None, typer.Option(help="Training steps.")] = None,
     batch: Annotated[int | None, typer.Option(help="Samples per step over all processes.")] = None,
+    precision: Annotated[str | None, typer.Option(help="fp32, bf16 or fp16.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of weights and data order.")] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="Any recipe value: --set network.width=256")
@@ -54,6 +55,7 @@ def pretrain(
         "tokenizer": tokenizer,
         "training.iterations": iterations,
         "training.batch": batch,
+        "training.precision": precision,
         "seed": seed,
     }
     overrides = {key: value for key, value in flags.items() if value is not None}

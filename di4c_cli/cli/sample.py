@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from di4c_cli.cli.console import cell, emit, emit_json, file_name, output_file, progress, say
+from di4c_cli.cli.console import cell, emit, emit_json, file_name, output_file, progress, say, silent
+from di4c_cli.cli.processes import Oversubscribe, Processes, launch_again
 from di4c_cli.errors import UserError
 from di4c_cli.schema import MAX_BATCH, MAX_SEED
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from di4c_cli.generate.frames import Film
     from di4c_cli.generate.request import PreparedSample, SampleRequest
+    from di4c_cli.process_group import ProcessGroup
 
 MIN_SHARDED_SAMPLES = 2000
 """From this many samples on they go to disk in shards."""
@@ -71,6 +73,8 @@ def sample(
         typer.Option("--show-steps", help="Show text as it is sampled; for images write a GIF and a strip of frames."),
     ] = False,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or mps; default: cuda if there is one.")] = None,
+    processes: Processes = None,
+    oversubscribe: Oversubscribe = False,
     json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
 ) -> None:
     """Draw samples. The default model is the newest run in runs/, or else the embedded tiny-digits student."""
@@ -89,15 +93,22 @@ def sample(
         "tile": tile,
     }
     from di4c_cli.generate.request import SampleRequest
+    from di4c_cli.process_group import process_group
 
-    asked = SampleRequest(student, teacher, steps, n, seed, label, prompt, prompt_file, infill, device, options)
-    _sample(asked, out, batch_size, show_steps, json)
+    launch_again(processes, device, oversubscribe)
+    with process_group(device) as group:
+        device = group.device
+        asked = SampleRequest(student, teacher, steps, n, seed, label, prompt, prompt_file, infill, device, options)
+        _sample(asked, out, batch_size, show_steps, json, group)
 
 
-def _sample(request: SampleRequest, out: Path | None, batch_size: int | None, show: bool, json: bool) -> None:
+def _sample(
+    request: SampleRequest, out: Path | None, batch_size: int | None, show: bool, json: bool, group: ProcessGroup
+) -> None:
     from di4c_cli.generate.request import prepare
 
-    prepared = prepare(request, say)
+    told = say if group.main else silent
+    prepared = prepare(request, told)
     text = prepared.model.codec.kind in ("text", "none")
     suffix = ".txt" if text else ".png"
     sharded = prepared.n >= MIN_SHARDED_SAMPLES or (out is not None and not out.suffix)
@@ -107,36 +118,44 @@ def _sample(request: SampleRequest, out: Path | None, batch_size: int | None, sh
         raise UserError(
             "--show-steps is for a few samples.", f"Use -n below {MIN_SHARDED_SAMPLES} and a file as --out."
         )
-    say(prepared.sentence())
+    if show and group.size > 1:
+        raise UserError("--show-steps is for one process.", "Leave --processes out.")
+    told(prepared.sentence())
     started = time.monotonic()
     if sharded:
-        result = _to_shards(prepared, out, batch_size)
+        result = _to_shards(prepared, out, batch_size, group)
+    elif not group.main:
+        prepared.draw_together(group, 0, prepared.n, batch_size)
+        return
     elif text:
-        result = _to_terminal(prepared, out, batch_size, show, json)
+        result = _to_terminal(prepared, out, batch_size, show, json, group)
     else:
-        result = _to_picture(prepared, out or Path("samples.png"), batch_size, show)
+        result = _to_picture(prepared, out or Path("samples.png"), batch_size, show, group)
     seconds = time.monotonic() - started
-    if json:
+    if json and group.main:
         emit_json({**prepared.facts(), "seconds": round(seconds, 3), **result})
 
 
-def _to_shards(prepared: PreparedSample, out: Path | None, batch_size: int | None) -> dict[str, Any]:
+def _to_shards(
+    prepared: PreparedSample, out: Path | None, batch_size: int | None, group: ProcessGroup
+) -> dict[str, Any]:
     from di4c_cli.generate import shards
 
     name = file_name(prepared.model.name)
     folder = out or Path(f"samples-{name}-{prepared.plan.steps}-s{prepared.seed}")
     with progress("samples", prepared.n) as advance:
-        manifest = shards.stream(prepared, folder, batch_size, advance)
-    say(f"wrote {folder}: {prepared.n} samples in shards of {manifest['shard']}; {shards.MANIFEST} says how.")
+        manifest = shards.stream(prepared, folder, batch_size, advance, group)
+    told = say if group.main else silent
+    told(f"wrote {folder}: {prepared.n} samples in shards of {manifest['shard']}; {shards.MANIFEST} says how.")
     return {"out": str(folder), "shard": manifest["shard"]}
 
 
 def _to_terminal(
-    prepared: PreparedSample, out: Path | None, batch_size: int | None, show: bool, json: bool
+    prepared: PreparedSample, out: Path | None, batch_size: int | None, show: bool, json: bool, group: ProcessGroup
 ) -> dict[str, Any]:
     from di4c_cli import files
 
-    texts = _live(prepared) if show else prepared.model.decode(_all(prepared, batch_size))
+    texts = _live(prepared) if show else prepared.model.decode(_all(prepared, batch_size, group))
     sheet = "\n".join((f"--- sample {i}\n" if len(texts) > 1 else "") + line for i, line in enumerate(texts))
     if out is not None:
         files.write_text(out, sheet + "\n")
@@ -146,12 +165,14 @@ def _to_terminal(
     return {"samples": texts, "out": None if out is None else str(out)}
 
 
-def _to_picture(prepared: PreparedSample, out: Path, batch_size: int | None, show: bool) -> dict[str, Any]:
+def _to_picture(
+    prepared: PreparedSample, out: Path, batch_size: int | None, show: bool, group: ProcessGroup
+) -> dict[str, Any]:
     from di4c_cli.codec.grid import save_grid
     from di4c_cli.generate.frames import Film, save_film
 
     film = Film(16) if show else None
-    images = prepared.model.decode(_all(prepared, batch_size, film))
+    images = prepared.model.decode(_all(prepared, batch_size, group, film))
     labels = prepared.labels or []
     # one column per class, so that a class can be followed down the picture
     columns = len(labels) if 1 < len(labels) <= 32 and prepared.n > len(labels) else None
@@ -164,13 +185,13 @@ def _to_picture(prepared: PreparedSample, out: Path, batch_size: int | None, sho
     return {"out": [str(path) for path in written]}
 
 
-def _all(prepared: PreparedSample, batch_size: int | None, film: Film | None = None) -> Tensor:
+def _all(prepared: PreparedSample, batch_size: int | None, group: ProcessGroup, film: Film | None = None) -> Tensor:
     """All samples, with a progress bar; a film needs a first batch of at least its own size."""
     if film is not None:
         size = batch_size or prepared.plan.batch_size(prepared.length)
         batch_size = max(size, min(film.most, prepared.n))
     with progress("samples", prepared.n) as advance:
-        return prepared.draw(0, prepared.n, batch_size=batch_size, on_step=film, advance=advance)
+        return prepared.draw_together(group, 0, prepared.n, batch_size, on_step=film, advance=advance)
 
 
 def _live(prepared: PreparedSample) -> list[str]:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from di4c_cli import recipe_file
-from di4c_cli.cli.console import emit, emit_json, file_name, progress, say, show_table
+from di4c_cli.cli.console import emit, emit_json, file_name, progress, say, show_table, silent
 from di4c_cli.cli.eval import show, with_command
 from di4c_cli.cli.live import LiveTable, duration
+from di4c_cli.cli.processes import Oversubscribe, Processes, launch_again
 from di4c_cli.errors import Di4cError
 from di4c_cli.evaluation.config import ScorerOptions
 from di4c_cli.schema import MAX_SAMPLES
@@ -21,6 +22,7 @@ from di4c_cli.training.sweep_recipe import read_sweep, row_recipes
 
 if TYPE_CHECKING:
     from di4c_cli.evaluation.run import Evaluation
+    from di4c_cli.process_group import ProcessGroup
     from di4c_cli.training.sweep import Rows
 
 
@@ -45,6 +47,8 @@ def sweep(
     ] = None,
     settings: Annotated[list[str] | None, typer.Option("--set", help="Any recipe value, for all rows.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or mps; default: cuda if there is one.")] = None,
+    processes: Processes = None,
+    oversubscribe: Oversubscribe = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what the rows would do; change nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as one JSON object.")] = False,
 ) -> None:
@@ -58,27 +62,45 @@ def sweep(
     folder = out or Path("runs") / f"sweep-{file_name('-'.join(named))}-s{seed}"
 
     # after the checks, because torch is slow to import
-    from di4c_cli.generate.request import choose_device
+    from di4c_cli.process_group import process_group
+    from di4c_cli.training.plan import make_batch_plan
+    from di4c_cli.training.sweep import prepare_evaluation
+
+    for _, resolved in rows:
+        make_batch_plan(resolved.training.batch, resolved.training.micro_batch, processes or 1)
+    if not dry_run:
+        launch_again(processes, device, oversubscribe)
+    with process_group(device) as group:
+        options = ScorerOptions(judge, features, reference, group.device, feature_input)
+        prepare = partial(prepare_evaluation, table, rows, folder, seed, options, samples, dry_run)
+        if dry_run:
+            title = f"{table.name} on {rows[0][1].name}"
+            _preview(title, rows, folder, prepare, (processes or 1, device, oversubscribe), as_json)
+        else:
+            _run(rows, prepare(), device, as_json, group)
+
+
+def _run(rows: Rows, evaluation: Evaluation, device: str | None, as_json: bool, group: ProcessGroup) -> None:
+    """Train every row with all processes, then divide the evaluation."""
     from di4c_cli.report.page import write_all
     from di4c_cli.training.run import RunOptions, distill
-    from di4c_cli.training.sweep import prepare_evaluation, with_students
+    from di4c_cli.training.sweep import with_students
 
-    options = ScorerOptions(judge, features, reference, choose_device(device), feature_input)
-    prepare = partial(prepare_evaluation, table, rows, folder, seed, options, samples)
-    if dry_run:
-        _preview(f"{table.name} on {rows[0][1].name}", rows, folder, partial(prepare, dry_run=True), device, as_json)
-        return
-    evaluation = prepare()
-    for number, (row, resolved) in enumerate(rows, 1):
-        say(f"{number}/{len(rows)} {row.label}")
-        with LiveTable(resolved) as live:
-            distill(resolved, folder / row.folder, RunOptions(device=device, report=live, say=say))
-    evaluation = with_students(evaluation, rows)
-    say(f"Measuring the teacher and {len(rows)} students, {evaluation.n} samples in each cell.")
-    with progress("samples", evaluation.total) as advance:
-        results = with_command(evaluation.run(advance))
-    for path in write_all(results, folder):
-        say(f"wrote {path}")
+    folder, told = evaluation.out, say if group.main else silent
+    with group.locked(folder):
+        for number, (row, resolved) in enumerate(rows, 1):
+            told(f"{number}/{len(rows)} {row.label}")
+            with LiveTable(resolved) as live:
+                options = RunOptions(device=device, report=live, say=told, keep_group=True)
+                distill(resolved, folder / row.folder, options)
+        evaluation = with_students(evaluation, rows)
+        told(f"Measuring the teacher and {len(rows)} students, {evaluation.n} samples in each cell.")
+        with progress("samples", evaluation.total) as advance:
+            results = with_command(evaluation.run(advance, group))
+        if not group.main:
+            return
+        for path in write_all(results, folder):
+            say(f"wrote {path}")
     if as_json:
         emit_json(results.model_dump(mode="json"))
     else:
@@ -86,12 +108,20 @@ def sweep(
 
 
 def _preview(
-    title: str, rows: Rows, folder: Path, prepare: Callable[[], Evaluation], device: str | None, as_json: bool
+    title: str,
+    rows: Rows,
+    folder: Path,
+    prepare: Callable[[], Evaluation],
+    processes: tuple[int, str | None, bool],
+    as_json: bool,
 ) -> None:
     """A dry run of every row as a table, and whether the rows can be measured."""
     from di4c_cli.training.dry_run import preview
+    from di4c_cli.training.processes import check_processes
 
-    found = [preview(recipe, folder / row.folder, 1, device) for row, recipe in rows]
+    count, device, _ = processes
+    check_processes(*processes)
+    found = [preview(recipe, folder / row.folder, count, device) for row, recipe in rows]
     measured = "not checked: the teacher is not here"
     try:
         if found[0].teacher == "here":

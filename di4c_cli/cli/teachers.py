@@ -12,27 +12,46 @@ from di4c_cli.teacher import plugins, registry
 
 
 def teachers(
-    name: Annotated[str | None, typer.Argument(help="Show everything known about one name.")] = None,
+    name: Annotated[str | None, typer.Argument(help="A family, to list its names, or a name, to show it.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="List every name, not one line a family.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """List the teachers and students known by name, or show one.
+    """List the families of teachers and students, the names of one, or everything about a name.
 
     Besides these names, any Hub id (user/name@revision) and any local path is accepted.
     """
-    if name:
+    entries = registry.entries()
+    family = name if name not in entries and name in [entry.format for entry in entries.values()] else None
+    if name and not family:
         _show(name, as_json)
         return
-    rows = [describe(entry) for entry in registry.entries().values()]
+    rows = [describe(entry) for entry in entries.values() if family in (None, entry.format)]
     rows += [
         {"name": name, "source": f"package {point.dist.name if point.dist else point.value}"}
         for name, point in plugins.points().items()
+        if not family
     ]
     if as_json:
         emit_json({"teachers": rows})
         return
     header = ["name", "from", "size", "here", "what it is"]
-    show_table("Teachers and students", header, [_cells(row) for row in rows])
-    say("`di4c teachers NAME` shows more. Hub ids (user/name@revision) and local paths are accepted too.")
+    shown = rows if everything or family else _grouped(rows)
+    show_table("Teachers and students", header, [_cells(row) for row in shown])
+    say("`di4c teachers NAME` shows more, `--all` every name. Hub ids (user/name@revision) and paths are accepted too.")
+
+
+def _grouped(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One row for the models of a format."""
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault(row.get("format") or row["name"], []).append(row)
+    for kind, found in groups.items():
+        found[0]["source"] = found[0]["source"].partition("/")[0]
+        if len(found) > 1:
+            here = {row["cached"] for row in found} - {None} or {None}
+            found[0] |= {"name": f"{kind} ({len(found)} names)", "cached": here.pop() if len(here) == 1 else "some"}
+            found[0]["megabytes"] = max(row["megabytes"] or 0 for row in found)
+    return [found[0] for found in groups.values()]
 
 
 def _show(name: str, as_json: bool) -> None:
@@ -61,6 +80,6 @@ def describe(entry: registry.Entry) -> dict[str, Any]:
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
-    size, here = row.get("megabytes"), {True: "yes", False: "no", None: "-"}[row.get("cached")]
+    size, here = row.get("megabytes"), {True: "yes", False: "no", None: "-"}.get(row.get("cached"), "some")
     shown = "" if size is None else f"{size:.0f} MB" if size >= 10 else f"{size:.1f} MB"
     return [row["name"], row["source"].split("@")[0], shown, here, row.get("note", "")]

@@ -13,6 +13,7 @@ from di4c_cli.codec.base import Codec, Pixels, Plain
 from di4c_cli.codec.text import GPT2_SIZE, Text, gpt2_tokenizer
 from di4c_cli.codec.vq import Vq
 from di4c_cli.errors import UserError
+from di4c_cli.foreign.tokenizer import MAX_VOCABULARY
 from di4c_cli.limits import CHECK_CONFIG
 
 __all__ = ["Codec", "build", "locate"]
@@ -48,8 +49,10 @@ def _pixels(options: dict[str, Any]) -> Codec:
 def _text(options: dict[str, Any], folder: Path | None) -> Codec:
     """A tokenizer by `name` (GPT-2's is in the package) or by file."""
     if "name" not in options:
-        path = locate(options, folder)
-        return Text(Tokenizer.from_file(str(path)) if "asset" in options else path)
+        path, mask = locate(options, folder), options.get("mask_id")
+        if mask is not None and (type(mask) is not int or not 0 <= mask < MAX_VOCABULARY):
+            raise UserError(f"A mask of the id {mask!r} is impossible.", CHECK_CONFIG)
+        return Text(Tokenizer.from_file(str(path)) if "asset" in options else path, mask)
     if options["name"] != "gpt2":
         hint = "Convert the model with --tokenizer FILE, its tokenizer.json."
         raise UserError(f"The tokenizer '{options['name']}' is not part of di4c.", hint)

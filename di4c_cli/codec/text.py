@@ -23,8 +23,9 @@ class Text(Codec):
 
     kind = "text"
 
-    def __init__(self, source: Path | TextTokenizer) -> None:
-        self.tokenizer = read_tokenizer(source) if isinstance(source, Path) else source
+    def __init__(self, source: Path | TextTokenizer, mask_id: int | None = None) -> None:
+        """`mask_id`: the mask's id in the file of a published vocabulary."""
+        self.tokenizer = read_tokenizer(source, mask_id) if isinstance(source, Path) else source
 
     def decode(self, x: Tensor) -> list[str]:
         """`(n, D)` -> n strings; ids outside the vocabulary (masks of an unfinished sample) become `[MASK]`."""

@@ -15,12 +15,13 @@ from di4c_cli.codec.base import Codec
 from di4c_cli.errors import UserError
 from di4c_cli.limits import CHECK_CONFIG, check_vqgan
 from di4c_cli.network.vqgan import VQGAN
-from di4c_cli.numerics import padded
+from di4c_cli.numerics import padded, shapes_only, tiled
 
-IMAGES_PER_CALL = 16
-"""Every decoder call is padded to this number: the last bit of a convolution depends on the batch size."""
+DECODED_PER_CALL, ENCODED_PER_CALL = 16, 4
+"""Every call is padded to these numbers: the last bit of a convolution depends on the batch size. Samples are decoded
+in large batches; images are encoded when a training batch needs them."""
 LARGE_IMAGE = 128
-"""On a CPU images of this side or more are decoded one by one: the padding would cost as much as real images."""
+"""On a CPU images of this side or more are passed one by one: the padding would cost as much as real images."""
 
 
 class Vq(Codec):
@@ -46,7 +47,7 @@ class Vq(Codec):
     def decode(self, x: Tensor) -> np.ndarray:
         """`(n, D)` codes -> uint8 `(n, H, W)` or `(n, H, W, 3)`."""
         device = next(self.vqgan.parameters()).device
-        count = 1 if device.type == "cpu" and self.vqgan.resolution >= LARGE_IMAGE else IMAGES_PER_CALL
+        count = self._per_call(device, DECODED_PER_CALL)
         parts = []
         for start in range(0, len(x), count):
             codes = x[start : start + count].to(device)
@@ -59,8 +60,10 @@ class Vq(Codec):
     def encode_images(self, images: Tensor) -> Tensor:
         """Images `(n, C, H, W)` in [-1, 1] -> codes `(n, D)`."""
         device = next(self.vqgan.parameters()).device
-        codes: Tensor = self.vqgan.encode(images.to(device)).cpu()
-        return codes
+        return tiled(self.vqgan.encode, self._per_call(device, ENCODED_PER_CALL), images.to(device)).cpu()
+
+    def _per_call(self, device: torch.device, images: int) -> int:
+        return 1 if device.type == "cpu" and self.vqgan.resolution >= LARGE_IMAGE else images
 
 
 def build_vqgan_on_meta(settings: Any) -> VQGAN:
@@ -69,7 +72,7 @@ def build_vqgan_on_meta(settings: Any) -> VQGAN:
         raise UserError("The VQGAN's settings are missing.", CHECK_CONFIG)
     check_vqgan(settings)
     try:
-        with torch.device("meta"):
+        with shapes_only():
             return VQGAN(**{key: value for key, value in settings.items() if key != "type"})
     except (TypeError, ValueError, RuntimeError, ArithmeticError, LookupError) as error:
         raise UserError(f"The VQGAN's settings are impossible: {error}.", CHECK_CONFIG) from error

@@ -9,10 +9,11 @@ import io
 import json
 import os
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from threading import Lock
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -25,6 +26,7 @@ SET_CACHE = "Set DI4C_CACHE to a folder that can be written."
 CHECKSUM_BYTES = 4
 MAX_SHARD_BYTES = 2**30
 """A shard of 1024 texts of 2^18 ids has 1 GB; usual ones have a few megabytes."""
+ROWS_PER_READ = 2**13
 WRITE_ERRORS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR)
 
 
@@ -91,6 +93,55 @@ def open_array(path: Path) -> ArrayOnDisk | None:
         return open_npy(path) if checksum(content[:-CHECKSUM_BYTES]) == content[-CHECKSUM_BYTES:] else None
     except UserError:
         return None
+
+
+class Records:
+    """Rows of `length` integers by number, appended to one file as they are made, each with a checksum.
+
+    Several threads and processes may append. A row that is cut or altered counts as missing.
+    """
+
+    def __init__(self, path: Path, length: int, dtype: type[np.unsignedinteger[Any]]) -> None:
+        self.path, self.row = path, np.dtype([("number", "<i8"), ("values", dtype, length), ("check", "S4")])
+        self._place: dict[int, int] = {}
+        self._known = 0
+        self._lock = Lock()
+
+    def find(self, numbers: Iterable[int]) -> dict[int, np.ndarray]:
+        """Those of these rows that the file holds."""
+        wanted, found = set(numbers), {}
+        with self._lock, suppress(FileNotFoundError), self.path.open("rb") as file:
+            if not wanted <= self._place.keys():
+                self._look(file)
+            for number in wanted & self._place.keys():
+                file.seek(self._place[number] * self.row.itemsize)
+                content = file.read(self.row.itemsize)
+                whole = checksum(content[:-CHECKSUM_BYTES]) == content[-CHECKSUM_BYTES:]
+                row = np.frombuffer(content, self.row)[0] if whole else None
+                if row is not None and row["number"] == number:
+                    found[number] = row["values"]
+                else:
+                    del self._place[number]
+        return found
+
+    def add(self, rows: dict[int, np.ndarray]) -> None:
+        """Append rows."""
+        table = np.zeros(len(rows), self.row)
+        table["number"], table["values"] = list(rows), list(rows.values())
+        table["check"] = [checksum(row.tobytes()[:-CHECKSUM_BYTES]) for row in table]
+        with building(self.path), writable(), files.full_disk_explained(self.path), self.path.open("ab") as file:
+            file.truncate(file.tell() // self.row.itemsize * self.row.itemsize)  # a killed process may leave a part
+            file.write(table.tobytes())
+
+    def _look(self, file: BinaryIO) -> None:
+        """Learn the places of rows that were appended since the last look, or of all rows of another file."""
+        if os.fstat(file.fileno()).st_size < self._known * self.row.itemsize:
+            self._place, self._known = {}, 0
+        file.seek(self._known * self.row.itemsize)
+        while rows := len(part := file.read(ROWS_PER_READ * self.row.itemsize)) // self.row.itemsize:
+            numbers = np.frombuffer(part, self.row, rows)["number"].tolist()
+            self._place.update(zip(numbers, range(self._known, self._known + rows), strict=True))
+            self._known += rows
 
 
 def checksum(content: bytes, before: bytes = bytes(4)) -> bytes:

@@ -15,7 +15,7 @@ from torch import Tensor
 from di4c_cli.data import cache
 from di4c_cli.data.items import TensorItems
 from di4c_cli.errors import UserError
-from di4c_cli.foreign.arrays import ArrayArchive, ArrayOnDisk, as_integers
+from di4c_cli.foreign.arrays import ArrayArchive, as_integers
 from di4c_cli.foreign.images import MAX_PIXELS, SUFFIXES, open_image
 from di4c_cli.noise import Noise
 
@@ -26,10 +26,6 @@ IMAGE_ARRAYS = ("x", "images", "image", "codes", "arr_0")
 LABEL_ARRAYS = ("label", "labels", "y", "arr_1")
 LABEL_KINDS = "biufUS"
 """Kinds of arrays whose contents are told in the error; only integers are labels."""
-VQ_SHARD = 256
-"""Images per file of codes: the first batch waits for a file of each of its images."""
-VQ_BATCH = 16
-"""Images per call of the VQGAN's encoder."""
 
 
 def quantise(pixels: np.ndarray, levels: int) -> np.ndarray:
@@ -123,7 +119,7 @@ def _pictures(x: np.ndarray, path: Path, shape: tuple[int, ...] | None, levels: 
 
 
 class VqItems(ImageFiles):
-    """Codes of images and of their mirror images, encoded when first needed and kept in shards on disk.
+    """Codes of images and of their mirror images, encoded when a batch needs them and kept in one file of the cache.
 
     With `random_crop` the square is at a random place of each image, the same in every epoch.
     """
@@ -133,50 +129,42 @@ class VqItems(ImageFiles):
         self.codec, self.mirrored, self.random_crop = codec, mirrored, random_crop
         grid = codec.vqgan.grid
         self.length = int(grid[0] * grid[1])
-        self._shards: dict[tuple[int, bool], ArrayOnDisk] = {}
 
     def rows(self, index: list[int], mirror: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         flips = [False] * len(index) if mirror is None or not self.mirrored else mirror.tolist()
-        codes = [self._row(item, flip) for item, flip in zip(index, flips, strict=True)]
-        return torch.from_numpy(np.stack(codes).astype(np.int64)), self.labels_of(index)
+        wanted = list(zip(index, flips, strict=True))
+        found = self.codes.find(_number(*image) for image in wanted)
+        missing = {_number(*image): image for image in wanted if _number(*image) not in found}
+        if missing:
+            made = dict(zip(missing, self._encode(list(missing.values())), strict=True))
+            self.codes.add(made)
+            found |= made
+        codes = np.stack([found[_number(*image)] for image in wanted]).astype(np.int64)
+        return torch.from_numpy(codes), self.labels_of(index)
 
     @cached_property
-    def folder(self) -> Path:
+    def codes(self) -> cache.Records:
         """The cache entry; it depends on the images and on the VQGAN's weights."""
-        sums = [float(value.cpu().double().sum()) for value in self.codec.vqgan.state_dict().values()]
-        crop = {"crop": "random"} if self.random_crop else {}
-        return cache.entry("codes", {"images": cache.stamp(self.paths), "vqgan": sums, **crop})
-
-    def _row(self, item: int, flip: bool) -> np.ndarray:
-        shard, place = self._shard(item // VQ_SHARD, flip), item % VQ_SHARD
-        return shard[place : place + 1][0]
-
-    def _shard(self, number: int, flip: bool) -> ArrayOnDisk:
-        if (number, flip) not in self._shards:
-            path = self.folder / f"{'mirror' if flip else 'plain'}-{number:06d}.npy"
-            found = cache.open_array(path)
-            if found is None:
-                with cache.building(path):
-                    if cache.open_array(path) is None:
-                        self._encode(path, range(len(self.paths))[number * VQ_SHARD : (number + 1) * VQ_SHARD], flip)
-                found = cache.open_array(path)
-            assert found is not None
-            self._shards[number, flip] = found
-        return self._shards[number, flip]
-
-    def _encode(self, target: Path, items: range, flip: bool) -> None:
         vqgan = self.codec.vqgan
-        parts = []
-        places = Noise(0, list(items), "crop").uniform("place", 2).tolist() if self.random_crop else None
-        for start in range(0, len(items), VQ_BATCH):
-            squares = [
-                load_square(self.paths[item], vqgan.resolution, vqgan.in_channels, places and places[item - items[0]])
-                for item in items[start : start + VQ_BATCH]
-            ]
-            batch = torch.stack(squares)
-            parts.append(self.codec.encode_images(batch.flip(-1) if flip else batch))
-        codes = torch.cat(parts).numpy().astype(np.uint16 if vqgan.codes <= 2**16 else np.uint32)
-        cache.write_array(target, codes)
+        sums = [float(value.cpu().double().sum()) for value in vqgan.state_dict().values()]
+        key = {"images": cache.stamp(self.paths), "vqgan": sums, "side": vqgan.resolution}
+        folder = cache.entry("codes", key | ({"crop": "random"} if self.random_crop else {}))
+        return cache.Records(folder / "codes.bin", self.length, np.uint16 if vqgan.codes <= 2**16 else np.uint32)
+
+    def _encode(self, wanted: list[tuple[int, bool]]) -> np.ndarray:
+        """Codes of images `(item, whether mirrored)`."""
+        vqgan, places = self.codec.vqgan, [None] * len(wanted)
+        if self.random_crop:
+            places = Noise(0, [item for item, _ in wanted], "crop").uniform("place", 2).tolist()
+        squares = []
+        for (item, flip), place in zip(wanted, places, strict=True):
+            square = load_square(self.paths[item], vqgan.resolution, vqgan.in_channels, place)
+            squares.append(square.flip(-1) if flip else square)
+        return self.codec.encode_images(torch.stack(squares)).numpy()
+
+
+def _number(item: int, flip: bool) -> int:
+    return 2 * item + flip
 
 
 def load_square(path: Path, side: int, channels: int, place: list[float] | None = None) -> Tensor:

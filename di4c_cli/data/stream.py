@@ -7,16 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from di4c_cli.data.items import Items, Rows, check_rows
 from di4c_cli.noise import Noise, sample_seeds
-
-if TYPE_CHECKING:
-    from di4c_cli.model import Model
 
 
 @dataclass(frozen=True)
@@ -31,9 +28,14 @@ class Batch:
         return len(self.index)
 
     def to(self, device: torch.device | str) -> Batch:
-        """The same batch on a device."""
-        x0 = None if self.x0 is None else self.x0.to(device)
-        return Batch(self.index, x0, None if self.label is None else self.label.to(device))
+        """The same batch on a device; the host does not wait for a copy from pinned memory."""
+        x0 = None if self.x0 is None else self.x0.to(device, non_blocking=True)
+        return Batch(self.index, x0, None if self.label is None else self.label.to(device, non_blocking=True))
+
+    def pinned(self) -> Batch:
+        """The same batch in page-locked memory, for copies to a GPU."""
+        x0 = None if self.x0 is None else self.x0.pin_memory()
+        return Batch(self.index, x0, None if self.label is None else self.label.pin_memory())
 
 
 class Source(Protocol):
@@ -124,17 +126,14 @@ class NoData:
 class SyntheticMixture:
     """A stream in which a `share` of the samples comes from a pool of the teacher's samples; all without data.
 
-    The pool is drawn once. Sample numbers alone decide which samples come from it. A teacher with labels draws
-    equally many samples of each label, and label dropout applies to them too: with a label a teacher is often
-    much better than without, and the student learns that for both.
+    Sample numbers alone decide which samples come from the pool `(n, D)`. Sample i of it has the label i modulo
+    `labels`, and label dropout applies to them too: with a label a teacher is often much better than without, and
+    the student learns that for both.
     """
 
-    def __init__(self, inner: Source, teacher: Model, share: float, count: int, steps: int, seed: int) -> None:
-        self.inner, self.share, self.seed, self.length = inner, share, seed, inner.length
-        (draws,) = sample_seeds(f"{seed}:pool", [0])
-        labels = teacher.denoiser.labels
-        self.label = None if labels is None else torch.arange(count) % labels
-        self.pool = teacher.sample(count, steps=steps, seed=draws % 2**31, label=self.label).cpu()
+    def __init__(self, inner: Source, pool: Tensor, labels: int | None, share: float, seed: int) -> None:
+        self.inner, self.pool, self.share, self.seed, self.length = inner, pool, share, seed, inner.length
+        self.label = None if labels is None else torch.arange(len(pool)) % labels
 
     def read(self, start: int, count: int) -> Batch:
         """Samples start … start + count - 1."""

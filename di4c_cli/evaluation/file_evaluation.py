@@ -19,7 +19,7 @@ from di4c_cli.evaluation.results import Cell, Figure, Results
 from di4c_cli.evaluation.run import SHOWN_TEXTS, new_results
 from di4c_cli.evaluation.sample_files import IMAGES_PER_BATCH, image_batches, is_text, read_array, read_texts
 from di4c_cli.evaluation.scorers import Scorer, ScorerContext, make_scorers
-from di4c_cli.evaluation.scorers.text import JudgeScorer
+from di4c_cli.evaluation.scorers.text import JudgeScorer, judge_scorers
 from di4c_cli.foreign.arrays import ArrayOnDisk
 from di4c_cli.foreign.regular import in_memory_limit, size_text
 from di4c_cli.foreign.structured import read_json
@@ -41,10 +41,12 @@ def evaluate_file(path: Path, options: ScorerOptions, n: int | None, out: Path) 
     if not text:  # files are often sorted by class, but splits and subsets of samples must be alike
         samples = np.random.default_rng(0).permutation(samples)
     context = ScorerContext(None, _task_of_images(size), len(samples), out, options, image_size=size)
-    (scorer,) = make_scorers(["judge" if text else "features"], context)
-    if isinstance(scorer, JudgeScorer) and ids is not None:
-        samples = scorer.judge.tokenizer.batch_decode(samples)
-    figures = _figures(scorer, samples, ids)
+    scorers = make_scorers(judge_scorers(context) if text else ["features"], context)
+    if isinstance(scorers[0], JudgeScorer) and ids is not None:
+        samples = scorers[0].judge.tokenizer.batch_decode(samples)
+    figures: dict[str, Figure] = {}
+    for scorer in scorers:
+        figures |= _figures(scorer, samples, ids)
     cell = Cell(
         row="samples",
         column=path.name,
@@ -55,7 +57,7 @@ def evaluate_file(path: Path, options: ScorerOptions, n: int | None, out: Path) 
         samples=samples[:SHOWN_TEXTS] if text else [],
     )
     kind = "file-text" if text else "file-images"
-    results = new_results(kind, f"Samples of {path.name}", start, torch.device(options.device), [cell], [scorer])
+    results = new_results(kind, f"Samples of {path.name}", start, torch.device(options.device), [cell], scorers)
     if text and ids is None:
         results.notes.append("Texts have no ids, so the published perplexity is that of the judge's tokens of them.")
     return results

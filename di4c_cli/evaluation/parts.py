@@ -42,15 +42,18 @@ class ScoreParts:
     def _path(self, first: int, count: int) -> Path:
         return self.folder / f"{first:08d}-{first + count:08d}.npz"
 
-    def fill(self, compute: Callable[[int, int], Scores], advance: Callable[[int], None] = lambda n: None) -> None:
+    def fill(self, compute: Callable[[int, int], Scores]) -> None:
         """Compute the missing parts."""
         for first, count in self.ranges():
-            path = self._path(first, count)
-            if not _is_complete(path):
-                buffer = io.BytesIO()
-                np.savez(buffer, **compute(first, count))  # type: ignore[arg-type]
-                files.write_bytes(path, buffer.getvalue())
-            advance(count)
+            self.ensure(first, count, compute)
+
+    def ensure(self, first: int, count: int, compute: Callable[[int, int], Scores]) -> None:
+        """Compute one part if it is missing."""
+        path = self._path(first, count)
+        if not _is_complete(path):
+            buffer = io.BytesIO()
+            np.savez(buffer, **compute(first, count))  # type: ignore[arg-type]
+            files.write_bytes(path, buffer.getvalue())
 
     def __iter__(self) -> Iterator[tuple[int, Scores]]:
         """(first sample number, scores) of each part, with one in memory at a time."""

@@ -17,6 +17,7 @@ from di4c_cli.evaluation.protocols import STEPS_SAVED, check_name, get_protocol
 from di4c_cli.evaluation.results import run_folder
 from di4c_cli.evaluation.run import Evaluation
 from di4c_cli.evaluation.scorers import ScorerContext, make_scorers
+from di4c_cli.evaluation.scorers.text import judge_scorers
 from di4c_cli.model import load
 from di4c_cli.sampler.plan import check_ranges
 from di4c_cli.tasks.base import ToyTask
@@ -145,7 +146,7 @@ def _scorer_names(config: EvaluationConfig, protocol: EvaluationProtocol, contex
     """The config's scorers, else the protocol's, else the one that fits the model."""
     chosen = config.scorers if config.scorers is not None else protocol.scorers
     if chosen is None:
-        chosen = (fitting_scorer(context),)
+        chosen = judge_scorers(context) if fitting_scorer(context) == "judge" else (fitting_scorer(context),)
     return (*chosen, *protocol.extra_scorers)
 
 

@@ -13,13 +13,12 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from di4c_cli import __version__
 from di4c_cli.codec.grid import save_grid
+from di4c_cli.evaluation.measurement import Measurement, measure
 from di4c_cli.evaluation.models import EvaluatedModel
-from di4c_cli.evaluation.parts import ScoreParts, Scores, identity
 from di4c_cli.evaluation.prompts import Continuations
 from di4c_cli.evaluation.protocol import CellSpec, EvaluationProtocol
 from di4c_cli.evaluation.results import Cell, Figure, Instrument, Results, best_cell
@@ -27,7 +26,7 @@ from di4c_cli.evaluation.sampling import CellSampling
 from di4c_cli.evaluation.scorers import Scorer
 from di4c_cli.evaluation.steps_saved import steps_saved
 from di4c_cli.metric.interval import of_repeats
-from di4c_cli.model import Model
+from di4c_cli.process_group import ALONE, ProcessGroup
 from di4c_cli.tasks.base import ToyTask
 
 PACKAGES = ("torch", "numpy", "tokenizers", "safetensors", "transformers", "nltk")
@@ -68,10 +67,12 @@ class Evaluation:
         repeats = f", {self.protocol.repeats} repeats" if self.protocol.repeats > 1 else ""
         return f"{self.protocol.name}: {names}; {shown}; n = {self.n}, seed {self.seed}{repeats}; {judge}."
 
-    def run(self, advance: Callable[[int], None] = lambda count: None) -> Results:
-        """Sample and measure all cells."""
+    def run(self, advance: Callable[[int], None] = lambda count: None, group: ProcessGroup = ALONE) -> Results:
+        """Sample and measure all cells; the processes of a group divide the work, and the main one saves pictures."""
         start = time.monotonic()
-        cells = [self._best(cell, advance) for cell in self.cells]
+        planned = [[self._repeats(one) for one in cell.tries()] for cell in self.cells]
+        measure([one for tries in planned for repeats in tries for one in repeats], advance, group)
+        cells = [self._best(tries, group.main) for tries in planned]
         device = self.models[0].model.denoiser.device
         results = new_results(self.protocol.name, self.protocol.title, start, device, cells, self.scorers)
         results.task, results.diversity = (self.task.name, self.task.diversity) if self.task else ("", "")
@@ -80,56 +81,42 @@ class Evaluation:
         results.steps_saved = steps_saved(results)
         return results
 
-    def _best(self, cell: CellSpec, advance: Callable[[int], None]) -> Cell:
-        """One cell with all its repeats; of several tries the best by the main figure."""
-        seeds = range(self.seed, self.seed + self.protocol.repeats)
-        tried = [merge_repeats([self._measure(one, seed, advance) for seed in seeds]) for one in cell.tries()]
-        return tried[0] if len(tried) == 1 else best_cell(tried, self.scorers[0].main)
-
-    def _measure(self, cell: CellSpec, seed: int, advance: Callable[[int], None]) -> Cell:
-        """Sample, score and summarise one cell with one seed."""
+    def _repeats(self, cell: CellSpec) -> list[Measurement]:
+        """The measurements of one cell, one for each seed."""
         rows = {one.row: one for one in self.models}
         evaluated, teacher = rows[cell.model_row], rows.get("teacher")
-        sampling = CellSampling(evaluated, cell, seed, self.protocol.labels, self.prompts, teacher)
-        samples = ScoreParts(self.out / "parts" / sampling.key, self.n, sampling.part)
-        samples.fill(sampling.draw, advance)
-        start = time.monotonic()  # the parts hold the time of sampling, perhaps of an earlier evaluation
-        figures = {}
-        for scorer in self.scorers:
-            scorer.prepare(sampling)
-            figures.update(scorer.summarise(self._scores(scorer, sampling.model, samples)))
-        seconds = float(samples.column("seconds").sum()) + time.monotonic() - start
+        return [
+            Measurement(cell, sampling, self.scorers, self.n, self.out / "parts")
+            for seed in range(self.seed, self.seed + self.protocol.repeats)
+            for sampling in [CellSampling(evaluated, cell, seed, self.protocol.labels, self.prompts, teacher)]
+        ]
+
+    def _best(self, tries: Sequence[Sequence[Measurement]], pictures: bool) -> Cell:
+        """One cell with all its repeats; of several tries the best by the main figure."""
+        tried = [merge_repeats([self._cell(one, pictures) for one in repeats]) for repeats in tries]
+        return tried[0] if len(tried) == 1 else best_cell(tried, self.scorers[0].main)
+
+    def _cell(self, measured: Measurement, pictures: bool) -> Cell:
+        """The result of one measurement."""
+        cell, sampling = measured.cell, measured.sampling
         return Cell(
             row=cell.row,
             column=cell.column,
             steps=cell.steps,
             n=self.n,
-            seed=seed,
+            seed=sampling.seed,
             settings=sampling.settings,
             labels=sampling.label_text,
-            seconds=round(seconds, 3),
-            figures=figures,
+            seconds=round(measured.seconds, 3),
+            figures=measured.figures or {},
             paper=cell.paper,
-            **(self._shown(sampling.model, cell, samples) if seed == self.seed else {}),
+            **(self._shown(measured) if pictures and sampling.seed == self.seed else {}),
         )
 
-    def _scores(self, scorer: Scorer, model: Model, samples: ScoreParts) -> ScoreParts:
-        """The scorer's parts beside the samples' own, computed where missing."""
-        tag = identity(**scorer.instrument().model_dump())
-        scores = ScoreParts(samples.folder / tag, self.n, samples.size)
-
-        def compute(first: int, count: int) -> Scores:
-            x = torch.from_numpy(samples.read(first, count)["x"].astype(np.int64))
-            return scorer.score(x, model.decode(x))
-
-        scores.fill(compute)
-        return scores
-
-    def _shown(self, model: Model, cell: CellSpec, samples: ScoreParts) -> dict[str, Any]:
+    def _shown(self, measured: Measurement) -> dict[str, Any]:
         """The first few samples: texts in the result, images as a grid in the gallery."""
-        first, count = next(samples.ranges())
-        x = torch.from_numpy(samples.read(first, count)["x"][:SHOWN_IMAGES].astype(np.int64))
-        decoded = model.decode(x)
+        cell = measured.cell
+        decoded = measured.sampling.model.decode(measured.ids(*next(measured.samples.ranges()))[:SHOWN_IMAGES])
         if isinstance(decoded, list):
             return {"samples": decoded[:SHOWN_TEXTS]}
         name = re.sub(r"[^\w.+-]+", "-", f"{cell.row}-{cell.column}") + ".png"

@@ -24,16 +24,16 @@ GREY_MODES = ("1", "L", "LA", "La")
 COLOUR_MODES = ("P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "HSV")
 DEEP_GREY_MODES = ("I;16", "I;16L", "I;16B", "I;16N")
 FIX_IMAGE = "Fix or remove it."
+# on odd EXIF and palettes; for the whole process, because `warnings.catch_warnings` would not be safe in threads
+warnings.filterwarnings("ignore", module=r"PIL\.")
 
 
 def open_image(path: Path, channels: int | None = None) -> np.ndarray:
     """uint8 `(H, W)` for one channel or `(H, W, 3)` for three; without `channels`, as the file has it."""
     try:
-        with warnings.catch_warnings(), open_regular(path) as file:
-            warnings.simplefilter("ignore")  # of Pillow, on odd EXIF and palettes
-            with Image.open(file, formats=FORMATS) as image:
-                _check(path, image)
-                return _pixels(path, image, channels)
+        with open_regular(path) as file, Image.open(file, formats=FORMATS) as image:
+            _check(path, image)
+            return _pixels(path, image, channels)
     except UserError:
         raise
     except Image.DecompressionBombError as error:

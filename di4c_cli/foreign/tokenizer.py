@@ -22,7 +22,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from di4c_cli.errors import Failure, UserError
-from di4c_cli.foreign.regular import size_text
+from di4c_cli.foreign.regular import read_bytes, size_text
 from di4c_cli.foreign.structured import read_json
 from di4c_cli.foreign.tokenizer_child import CPU_SECONDS
 
@@ -74,38 +74,48 @@ class Encoded:
 
 
 class BoundedTokenizer:
-    """A `TextTokenizer` whose work is done by a child process; it starts with the first call."""
+    """A `TextTokenizer` whose work is done by a child process; it starts with the first call.
 
-    def __init__(self, content: str, name: str) -> None:
-        self._content, self.name = content, name
+    Published vocabularies have the mask anywhere, a model has it after its symbols. With `mask`, its published id, the
+    ids behind it move down by one, and the mask becomes the last; a mask written out in a text is left out.
+    """
+
+    def __init__(self, content: str, name: str, mask: int | None = None) -> None:
+        self._content, self.name, self.mask = content, name, mask
         self._child: subprocess.Popen[bytes] | None = None
         self._size = 0
         self.get_vocab_size()
 
     def get_vocab_size(self) -> int:
-        """The number of entries."""
+        """The number of entries, the mask not counted."""
         if self._child is None:
             self._start()
         return self._size
 
     def get_vocab(self) -> dict[str, int]:
         """Ids by token."""
-        return dict(self._call("get_vocab", [])[0])
+        return {token: self._ours(id) for token, id in self._call("get_vocab", [])[0].items()}
+
+    def _ours(self, id: int) -> int:
+        return id if self.mask is None else self._size if id == self.mask else id - (id > self.mask)
+
+    def _published(self, id: int) -> int:
+        return id if self.mask is None else self.mask if id == self._size else id + (id >= self.mask)
 
     @lru_cache(maxsize=64)  # noqa: B019 (a tokenizer lives as long as its model)
     def token_to_id(self, token: str) -> int | None:
         """The id of a token."""
         found: int | None = self._call("token_to_id", [token])[0]
-        return found
+        return None if found is None else self._ours(found)
 
     def id_to_token(self, id: int) -> str | None:
         """The token of an id."""
-        found: str | None = self._call("id_to_token", [id])[0]
+        found: str | None = self._call("id_to_token", [self._published(id)])[0]
         return found
 
     def to_str(self) -> str:
-        """The file's content."""
-        return self._content
+        """The file's content, and the mask if there is one."""
+        return self._content if self.mask is None else f"{self.mask} {self._content}"
 
     def encode(self, sequence: str, *, add_special_tokens: bool = False) -> Encoded:
         """Special tokens are never added."""
@@ -117,6 +127,8 @@ class BoundedTokenizer:
         if sum(lengths) * 4 != len(rest):
             raise self._failed("answers with another number of ids than it announces")
         ids = np.split(np.frombuffer(rest, np.uint32), np.cumsum(lengths)[:-1]) if lengths else []
+        if self.mask is not None:
+            ids = [part[part != self.mask] - (part[part != self.mask] > self.mask) for part in ids]
         return [Encoded(part.tolist()) for part in ids]
 
     def decode(self, ids: list[int], *, skip_special_tokens: bool = False) -> str:
@@ -125,7 +137,7 @@ class BoundedTokenizer:
 
     def decode_batch(self, rows: list[list[int]]) -> list[str]:
         """Texts of many rows at once."""
-        texts: list[str] = self._call("decode", rows)[0]
+        texts: list[str] = self._call("decode", [[self._published(id) for id in row] for row in rows])[0]
         return texts
 
     def normalized(self, text: str) -> str:
@@ -139,6 +151,9 @@ class BoundedTokenizer:
         self._child = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=nothing, env=environment)
         weakref.finalize(self, _stop, self._child)
         self._size = int(self._call("load", self._content)[0])
+        if self.mask is not None:
+            highest = max(self._call("get_vocab", [])[0].values(), default=-1)
+            self._size = highest + (self.mask > highest)
 
     def _call(self, name: str, argument: Any) -> tuple[Any, bytes]:
         if self._child is None:
@@ -176,11 +191,51 @@ def _stop(child: subprocess.Popen[bytes]) -> None:
     child.wait()
 
 
-def read_tokenizer(path: Path) -> BoundedTokenizer:
-    """A tokenizer.json of a model folder."""
-    tree = read_json(path, MAX_FILE_BYTES, "tokenizer", REPLACE_FILE)
+def read_tokenizer(path: Path, mask: int | None = None) -> BoundedTokenizer:
+    """A tokenizer.json or vocab.txt of a model folder; `mask` as in `BoundedTokenizer`."""
+    return BoundedTokenizer(json.dumps(_tree(path), ensure_ascii=False), path.name, mask)
+
+
+def vocabulary(path: Path) -> dict[str, int]:
+    """The published ids of a tokenizer's entries, without running it."""
+    tree = _tree(path)
+    found = tree["model"].get("vocab")
+    entries = found if isinstance(found, dict) else {str(_list(e)[:1]): i for i, e in enumerate(_list(found))}
+    added = [entry for entry in _list(tree.get("added_tokens")) if isinstance(entry, dict)]
+    entries = entries | {str(entry.get("content")): entry.get("id") for entry in added}
+    if not all(type(id) is int and 0 <= id < MAX_VOCABULARY for id in entries.values()):
+        raise UserError(f"The tokenizer {path.name} has an entry without a usable id.", REPLACE_FILE)
+    return entries
+
+
+def _tree(path: Path) -> dict[str, Any]:
+    if path.suffix == ".txt":
+        tree: Any = _from_lines(read_bytes(path, MAX_FILE_BYTES).decode("utf-8", "replace").splitlines())
+    else:
+        tree = read_json(path, MAX_FILE_BYTES, "tokenizer", REPLACE_FILE)
     check_tree(tree, path.name)
-    return BoundedTokenizer(json.dumps(tree, ensure_ascii=False), path.name)
+    return dict(tree)
+
+
+def _from_lines(lines: list[str]) -> dict[str, Any]:
+    """vocab.txt as a tokenizer.json: BERT's WordPiece, uncased if it has no capitals, or ESM's, a letter a token."""
+    entries = {token: id for id, token in enumerate(lines)}
+    special = {token: id for token, id in entries.items() if len(token) > 2 and token[0] + token[-1] in ("[]", "<>")}
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False) | {"special": True}
+    tree: dict[str, Any] = {"added_tokens": [{"id": id, "content": token, **flags} for token, id in special.items()]}
+    if "<cls>" in entries:
+        letter = {"type": "Split", "pattern": {"Regex": "."}, "behavior": "Isolated", "invert": False}
+        words = {"type": "WordLevel", "unk_token": "<unk>", "vocab": entries}
+        return tree | {"pre_tokenizer": letter, "decoder": {"type": "Fuse"}, "model": words}
+    cased = any(token != token.lower() for token in entries if token not in special)
+    pieces = {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##"}
+    normal = {"clean_text": True, "handle_chinese_chars": True, "strip_accents": None, "lowercase": not cased}
+    return tree | {
+        "normalizer": {"type": "BertNormalizer", **normal},
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
+        "model": {**pieces, "max_input_chars_per_word": 100, "vocab": entries},
+    }
 
 
 def check_tree(tree: Any, name: str) -> None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from di4c_cli.model import Model
+    from di4c_cli.process_group import ProcessGroup
 
 Say = Callable[[str], None]
 DEVICES = ("cpu", "cuda", "mps")
@@ -68,6 +69,19 @@ class PreparedSample:
         check_sampling_memory(max(size, self.plan.tile), self.length, int(width))
         more |= {"plan": self.plan, "seed": self.seed, "given": self.given, "teacher": teacher}
         return self.model.sample(count, label=label, first=first, **more)
+
+    def draw_together(
+        self, group: ProcessGroup, first: int, count: int, batch_size: int | None = None, **more: Any
+    ) -> Tensor:
+        """As `draw`, divided over the processes; every process gets all samples. Batches are those of one process."""
+        import torch  # slow; flags are checked without it
+
+        size = batch_size or self.plan.batch_size(self.length)
+        unit = self.plan.tile or size  # with tiles, samples do not depend on the batch
+        units = -(-count // unit)
+        begin, end = (min(count, units * rank // group.size * unit) for rank in (group.rank, group.rank + 1))
+        own = self.draw(first + begin, end - begin, batch_size=size, **more)
+        return torch.cat(group.gather(own))
 
     def facts(self) -> dict[str, Any]:
         """How the samples were drawn, for every result."""

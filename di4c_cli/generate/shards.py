@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from di4c_cli import __version__, files
 from di4c_cli.errors import UserError
@@ -17,6 +18,7 @@ from di4c_cli.foreign.structured import read_json
 from di4c_cli.generate.request import PreparedSample
 from di4c_cli.metric.features import tensors_digest
 from di4c_cli.printable import storable
+from di4c_cli.process_group import ALONE, ProcessGroup
 
 MANIFEST = "manifest.json"
 SYMBOLS_PER_SHARD = 1 << 20
@@ -47,8 +49,9 @@ def stream(
     folder: Path,
     batch_size: int | None = None,
     advance: Callable[[int], None] = lambda count: None,
+    group: ProcessGroup = ALONE,
 ) -> dict[str, Any]:
-    """Write samples 0 … n-1 as `ids-00000.npy`, …; existing shards are kept.
+    """Write samples 0 … n-1 as `ids-00000.npy`, …; existing shards are kept, missing ones are divided over the group.
 
     Memory holds one shard at a time. Returns the manifest.
     """
@@ -57,28 +60,50 @@ def stream(
     manifest["codec"] = prepared.model.config.codec
     if folder.is_file():
         raise UserError(f"{folder} is a file.", "Choose a folder with --out.")
-    with files.lock(folder):
-        _claim(folder, manifest)
-        _fill(prepared, folder, size, batch_size, advance)
+    with group.locked(folder):
+        group.on_main(lambda: _claim(folder, manifest))
+        _fill(prepared, folder, size, batch_size, advance, group)
+        group.gather(None)  # the manifest describes the shards of all processes
         manifest["n"] = prepared.n
-        files.write_text(folder / MANIFEST, json.dumps(manifest, indent=2) + "\n")
+        if group.main:
+            files.write_text(folder / MANIFEST, json.dumps(manifest, indent=2) + "\n")
     return manifest
 
 
 def _fill(
-    prepared: PreparedSample, folder: Path, size: int, batch_size: int | None, advance: Callable[[int], None]
+    prepared: PreparedSample,
+    folder: Path,
+    size: int,
+    batch_size: int | None,
+    advance: Callable[[int], None],
+    group: ProcessGroup,
 ) -> None:
-    """Draw the missing shards."""
-    narrow = np.min_scalar_type(prepared.model.denoiser.symbols - 1)
-    for first in range(0, prepared.n, size):
-        count = min(size, prepared.n - first)
-        path = folder / f"ids-{first // size:05d}.npy"
-        if rows(path) < count:
-            ids = prepared.draw(first, count, batch_size=batch_size).numpy().astype(narrow)
-            buffer = io.BytesIO()
-            np.save(buffer, ids, allow_pickle=False)
-            files.write_bytes(path, buffer.getvalue())
+    """Draw the missing shards: one for each process at a time; those that are left over are divided."""
+    shards = [(first, min(size, prepared.n - first)) for first in range(0, prepared.n, size)]
+    missing = group.on_main(lambda: [shard for shard in shards if rows(_path(folder, size, shard[0])) < shard[1]])
+    advance(prepared.n - sum(count for _, count in missing))
+    whole = len(missing) - len(missing) % group.size
+    for first, count in missing[group.rank : whole : group.size]:
+        _write(prepared, _path(folder, size, first), prepared.draw(first, count, batch_size=batch_size))
+        advance(count * group.size)  # the main process shows its own progress as that of all
+    for first, count in missing[whole:]:
+        ids = prepared.draw_together(group, first, count, batch_size)
+        if group.main:
+            _write(prepared, _path(folder, size, first), ids)
         advance(count)
+
+
+def _path(folder: Path, size: int, first: int) -> Path:
+    """The shard that begins with sample number `first`."""
+    return folder / f"ids-{first // size:05d}.npy"
+
+
+def _write(prepared: PreparedSample, path: Path, ids: Tensor) -> None:
+    """A shard in the smallest integer type that holds its symbols."""
+    buffer = io.BytesIO()
+    narrow = np.min_scalar_type(prepared.model.denoiser.symbols - 1)
+    np.save(buffer, ids.numpy().astype(narrow), allow_pickle=False)
+    files.write_bytes(path, buffer.getvalue())
 
 
 def rows(path: Path) -> int:

@@ -143,6 +143,12 @@ class ConditionedTransformer(nn.Module):
             sizes = self.latent.prior_width, self.latent.dim, self.length if self.latent.inject == "local" else 1
             self.latent_prior = LearnedPrior(*sizes, self.symbols + 1, self.length, labels)
 
+    def body(
+        self, x: Tensor, t: Tensor, label: Tensor | None = None, lam: Tensor | None = None, at: Tensor | None = None
+    ) -> Tensor:
+        """Hidden states `(B, D, H)`; with `at` (n,) those of the given positions only, `(B, n, H)`."""
+        raise NotImplementedError
+
     def latent_vectors(self, lam: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
         """λ -> (token `(B, 1, H)` or None, modulations `(B, depth, parts, H)` or None)."""
         if lam is None:

@@ -61,7 +61,8 @@ class LatentPrior:
         if not self.is_one_uniform_number:
             raise ValueError("only λ of one uniform number can be stratified")
         draw = self.draw(noise, name, count)
-        return (draw + torch.arange(count, device=draw.device)) / count
+        part, parts = noise.part
+        return (draw + torch.arange(part * count, (part + 1) * count, device=draw.device)) / (count * parts)
 
 
 def _convolve(layer: nn.Module, x: Tensor) -> Tensor:
@@ -94,6 +95,8 @@ class LearnedPrior(nn.Module):
 
     def init_latent(self, generator: torch.Generator | None = None) -> None:
         """Redraw the weights; v and m start at 0, so λ starts as the noise."""
+        if self.place.is_meta:
+            return
         for layer in (self.first, self.known, self.time, *self.blocks):
             assert isinstance(layer, (nn.Linear, nn.Conv1d))
             reset_linear(layer, None, generator)

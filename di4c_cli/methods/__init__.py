@@ -9,12 +9,15 @@ from pydantic import Field
 
 from di4c_cli.methods.config import MethodConfig
 from di4c_cli.methods.di4c_config import Di4CConfig
+from di4c_cli.methods.moment_matching_config import MomentMatchingConfig
+from di4c_cli.methods.sdtt_config import SDTTConfig
 from di4c_cli.methods.variational_config import VariationalConfig
 
 if TYPE_CHECKING:
     from di4c_cli.methods.base import Method
 
-AnyMethodConfig = Annotated[Di4CConfig | VariationalConfig, Field(discriminator="name")]
+ShippedConfigs = Di4CConfig | VariationalConfig | MomentMatchingConfig | SDTTConfig
+AnyMethodConfig = Annotated[ShippedConfigs, Field(discriminator="name")]
 """The recipe's section `method`, told apart by its key `name`."""
 
 METHODS: dict[str, type[MethodConfig]] = {

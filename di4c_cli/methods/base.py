@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from di4c_cli.denoiser import Denoiser
 from di4c_cli.methods.diagnostics import CollapseDetector
+from di4c_cli.methods.kernels.head import leaves
+from di4c_cli.methods.latent_group import ALONE
 from di4c_cli.methods.noised_batch import TrainingSamples
 from di4c_cli.noise import Noise
 
@@ -65,8 +68,10 @@ class Method(nn.Module):
         self.config, self.setup = config, setup or MethodSetup()
         self.student = student
         self._frozen = (teacher,)  # a tuple hides the teacher from torch's module tree
+        self.latent_group = ALONE
+        """The processes among which the latents of this method's samples are divided."""
         self.touch_all_parameters = False
-        """DDP waits for a gradient of every parameter; this gives the unused ones a zero."""
+        """DDP and FSDP wait for a gradient of every parameter; this gives the unused ones a zero."""
 
     @property
     def teacher(self) -> Denoiser:
@@ -99,10 +104,25 @@ class Method(nn.Module):
         """The call that Accelerate wraps."""
         loss = self.part_loss(part, batch, noise, progress)
         total = loss.total
+        # a batch without unknown positions has no graph
         if self.touch_all_parameters or not total.requires_grad:
-            # a batch without unknown positions has no graph
-            total = total + sum(p.flatten()[0] * 0 for p in self.parameters() if p.requires_grad)
+            used = {id(leaf) for leaf in leaves(total)}
+            unused = [p for p in self.parameters() if p.requires_grad and id(p) not in used]
+            total = _ZeroGradients.apply(total, *unused) if unused else total  # type: ignore[no-untyped-call]
         return total, loss.terms, loss.active, loss.diagnostics
+
+
+class _ZeroGradients(torch.autograd.Function):
+    """The loss itself; its backward pass gives the other tensors a gradient of zero."""
+
+    @staticmethod
+    def forward(ctx: Any, total: Tensor, *unused: Tensor) -> Tensor:
+        ctx.unused = unused
+        return total.view_as(total)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        return grads[0], *(torch.zeros_like(tensor) for tensor in ctx.unused)
 
 
 def repeat(x: Tensor, count: int) -> Tensor:

@@ -55,6 +55,11 @@ class MethodConfig(Section):
         return 1
 
     @property
+    def divisible_latents(self) -> int:
+        """Latents of a sample that processes can divide among them; 1 if the method does not support it."""
+        return 1
+
+    @property
     def graphs_at_once(self) -> int:
         """Forward passes of the student whose graphs are held together until the backward pass."""
         return 1
@@ -62,8 +67,11 @@ class MethodConfig(Section):
     def check_latent(self, latent: LatentConfig) -> None:
         """Raise ValueError if the method cannot train with this λ."""
 
-    def resolve_latent(self, latent: LatentConfig) -> LatentConfig:
-        """λ with the defaults of this method."""
+    def check_rounds(self, rounds: int) -> None:
+        """Raise ValueError if the method cannot train so many rounds."""
+
+    def resolve_latent(self, latent: LatentConfig) -> LatentConfig | None:
+        """λ with the defaults of this method; None for a student without λ."""
         return latent
 
 

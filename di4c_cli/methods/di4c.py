@@ -157,6 +157,11 @@ class Di4C(Method):
                 "Add --set method.time.corrupt_later=false.",
             )
 
+    @property
+    def own_latents(self) -> int:
+        """Latents per sample in this process: L, or its part of them. Below, L is this number."""
+        return self.config.latents // self.latent_group.size
+
     def collapse_detector(self) -> CollapseDetector:
         return CollapseDetector(mixture_warnings(self.config.latents))
 
@@ -179,7 +184,11 @@ class Di4C(Method):
             if c.time.corrupt_later and c.time.grid is not None:
                 t = AUTHORS_MASK_SHARE * (t + 1 / c.time.grid)
             x_t, x0 = corrupt_data(self.student.process, batch, t, noise)
-        return NoisedBatch(x_t, x0, batch.label, times, noise)
+        group = self.latent_group
+        if c.branch == "both":
+            times = replace(times, delta=group.own(times.delta))
+        # from here on every draw is made per latent
+        return NoisedBatch(x_t, x0, batch.label, times, noise.divided(group.rank, group.size))
 
     def loss_of(self, batch: NoisedBatch) -> Loss:
         """The loss of a batch whose times and x_t are given."""
@@ -215,7 +224,7 @@ class Di4C(Method):
 
     def student_at_t(self, batch: NoisedBatch) -> Prediction:
         """The student at x_t under L latents, with its graph."""
-        count = self.config.latents
+        count = self.own_latents
         lam = flat_latents(self._latents(batch, "lam/t", batch.x_t, batch.times.t))
         label = repeat_label(batch.label, count)
         return self._scored(
@@ -224,14 +233,16 @@ class Di4C(Method):
 
     def inputs_at_t(self, batch: NoisedBatch) -> LossInputs:
         """Everything at t but the student: the teacher, x_u, and the student at u where it is needed."""
-        count, x_t, times = self.config.latents, batch.x_t, batch.times
+        count, x_t, times = self.own_latents, batch.x_t, batch.times
         weights = self.weights(batch)
         teacher, teacher_latents = teacher_predictions(self.teacher, x_t, times.t, batch.label, count, batch.noise)
         inputs = replace(
             self._inputs(x_t, count, weights),
             teacher=self._scored(teacher),
             teacher_latents=teacher_latents,
+            teacher_is_mixture=self.teacher.latent is not None,
             x0=batch.x0,
+            group=self.latent_group,
         )
         chosen = (weights.consis != 0).nonzero().squeeze(1)
         if not len(chosen):
@@ -257,7 +268,7 @@ class Di4C(Method):
         teacher contributes one fresh λ to each, because the gradient is linear in its distribution.
         """
         assert batch.x0 is not None
-        count = self.config.latents
+        count = self.own_latents
         delta = batch.times.delta.flatten()
         uniform = batch.noise.uniform("corrupt/delta", count, batch.x_t.shape[1])
         x_delta = self.teacher.process.corrupt(repeat(batch.x0, count), delta, uniform.flatten(0, 1))
@@ -270,28 +281,28 @@ class Di4C(Method):
 
     def _with_distil(self, batch: NoisedBatch, loss: Loss, inputs: LossInputs, delta: Tensor) -> Loss:
         """Add the distillation term at δ to the loss at t."""
-        count = self.config.latents
+        count = self.own_latents
         x_delta = inputs.x_t.unflatten(0, (-1, count))
         lam = flat_latents(self._latents(batch, "lam/delta", x_delta, batch.times.delta))
         label = repeat_label(batch.label, count)
         student = self._scored(self.student.predict(inputs.x_t, delta, label, lam, self.setup.dropout))
         total, out = evaluate(inputs, student)
         distil, weighted = (x.unflatten(0, (-1, count)).mean(1) for x in (out.terms["distil"], out.total))
-        squared = out.diagnostics["grad_distil"].unflatten(0, (-1, count)).square().sum(1)
+        squared = self.latent_group.mean(out.diagnostics["grad_distil"].unflatten(0, (-1, count)).square().mean(1))
         loss.terms |= {"distil": distil, "total": loss.terms["total"] + weighted}
-        loss.diagnostics["grad_distil"] = squared.sqrt() / count
+        loss.diagnostics["grad_distil"] = (squared / self.config.latents).sqrt()
         loss.active["distil"] = self.distil_weight(batch) != 0
         loss.total = loss.total + total
         return loss
 
     def _latents(self, batch: NoisedBatch, name: str, x: Tensor, t: Tensor) -> Tensor | None:
         """λ `(B, L)` or `(B, L, size)` of the student at x `(B, D)` or `(B, L, D)` and t `(B,)` or `(B, L)`."""
-        c = self.config
-        return self.student.draw_latent(batch.noise, name, x, t, batch.label, c.latents, stratified=c.stratified)
+        count, stratified = self.own_latents, self.config.stratified
+        return self.student.draw_latent(batch.noise, name, x, t, batch.label, count, stratified=stratified)
 
     def _one_step(self, batch: NoisedBatch, teacher: Prediction, teacher_latents: int, budget: int) -> Tensor:
         """x_u `(B, L, D)`, L draws of the teacher's step from x_t."""
-        count = self.config.latents
+        count = self.own_latents
         kind = self.config.teacher_step
         if kind != "analytical":
             given = teacher, teacher_latents, batch.x_t, batch.times, batch.noise, count

@@ -119,6 +119,10 @@ class Di4CConfig(MethodConfig):
         return self.latents
 
     @property
+    def divisible_latents(self) -> int:
+        return self.latents
+
+    @property
     def graphs_at_once(self) -> int:
         return 2 if self.branch == "both" else 1  # the student at t and at δ
 

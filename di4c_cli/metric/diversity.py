@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -34,6 +35,17 @@ def distinct(ids: np.ndarray, n: int = 2, group: int = DISTINCT_GROUP) -> np.nda
     for start in range(0, len(ids) - size + 1, size):
         grams = np.lib.stride_tricks.sliding_window_view(ids[start : start + size], n, axis=1).reshape(-1, n)
         out.append(len(np.unique(grams, axis=0)) / len(grams))
+    return np.array(out)
+
+
+def distinct_words(texts: list[str], group: int = DISTINCT_GROUP) -> np.ndarray:
+    """`distinct` of the bigrams of words, which do not depend on a tokenizer."""
+    size = min(group, len(texts))
+    out = []
+    for start in range(0, len(texts) - size + 1, size):
+        words = [text.split() for text in texts[start : start + size]]
+        grams = [pair for row in words for pair in pairwise(row)]
+        out.append(len(set(grams)) / max(1, len(grams)))
     return np.array(out)
 
 

@@ -75,6 +75,21 @@ class CausalJudge:
             out.append(states.hidden_states[-1][0, -1].float().cpu())
         return torch.stack(out)
 
+    @torch.no_grad()
+    def gain_gradients(self, texts: list[str], length: int) -> Tensor:
+        """Gradients `(n, H)` of the mean log-likelihood of `length` tokens in a gain on the last hidden state."""
+        weight = self.network.get_output_embeddings().weight
+        out = []
+        for text in texts:
+            ids = [self.start or 0, *self.encode(text)[: min(length, self.window - 1)]]
+            states = self.network(input_ids=torch.tensor([ids], device=self.device), output_hidden_states=True)
+            hidden, probs = states.hidden_states[-1][0, :-1], states.logits[0, :-1].softmax(-1)
+            if len(ids) == 1:  # an empty text has no gradient
+                out.append(torch.zeros(weight.shape[1]))
+                continue
+            out.append((hidden * (weight[ids[1:]] - probs @ weight)).mean(0).float().cpu())
+        return torch.stack(out)
+
     def encode(self, text: str) -> list[int]:
         """Text to ids without additions; end-of-text in the text is the token, not its letters."""
         ids: list[int] = self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]

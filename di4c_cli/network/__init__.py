@@ -10,7 +10,7 @@ from di4c_cli.errors import UserError
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-NETWORK_CLASSES = {"dit": "DiT", "maskgit": "MaskGit", "unet": "UNet"}
+NETWORK_CLASSES = {"dit": "DiT", "maskgit": "MaskGit", "unet": "UNet", "llama": "Llama", "bert": "Bert"}
 
 
 class Network(Protocol):

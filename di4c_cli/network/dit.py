@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from di4c_cli.errors import UserError
 from di4c_cli.latent.config import LatentConfig
 from di4c_cli.latent.injection import ConditionedTransformer
+from di4c_cli.network.rotary import Rotary, rotate
 from di4c_cli.numerics import checkpointed, precise, sinusoid, without_autocast
 
 NOISE_FEATURES = 256
@@ -53,36 +54,6 @@ class SigmaMap(nn.Module):
     def forward(self, sigma: Tensor) -> Tensor:
         features = sinusoid(sigma, NOISE_FEATURES, cosines_first=True)
         return self.mlp(features.to(next(self.parameters()).dtype))
-
-
-class Rotary(nn.Module):
-    """Rotary tables; the buffer exists in published files and holds 10000^(-2i/h)."""
-
-    inv_freq: Tensor
-
-    def __init__(self, head_width: int) -> None:
-        super().__init__()
-        self.head_width = head_width
-        self.register_buffer("inv_freq", self.frequencies())
-
-    def frequencies(self, device: torch.device | None = None) -> Tensor:
-        exponent = torch.arange(0, self.head_width, 2, device=device).float() / self.head_width
-        return 1.0 / 10000.0**exponent
-
-    def forward(self, length: int, extra: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Cosine and sine `(length + extra, 1, 1, h/2)`; the extra λ token at the end has angle 0."""
-        frequency = self.inv_freq
-        if precise(frequency.dtype) != frequency.dtype:  # a network cast to half precision blurs the buffer
-            frequency = self.frequencies(frequency.device)
-        position = torch.arange(length, device=frequency.device, dtype=frequency.dtype)
-        angle = F.pad(torch.outer(position, frequency), (0, 0, 0, extra))[:, None, None]
-        return angle.cos().to(dtype), angle.sin().to(dtype)
-
-
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn the two halves of every head's channels by the rotary angles."""
-    first, second = x.chunk(2, dim=-1)
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
 
 
 class Block(nn.Module):
@@ -135,7 +106,8 @@ class OutputLayer(nn.Module):
 class DiT(ConditionedTransformer):
     """Transformer over tokens 0..S, where S is the mask; `body` and `head` as in docs/architecture.md.
 
-    Published models have `time_conditioning=False`: σ = 0 whatever the time.
+    Models of the uniform process have no `mask`. Published masked models have `time_conditioning=False`: σ = 0 at any
+    time.
     """
 
     def __init__(
@@ -149,6 +121,7 @@ class DiT(ConditionedTransformer):
         dropout: float = 0.0,
         time_conditioning: bool = False,
         labels: int | None = None,
+        mask: bool = True,
         latent: LatentConfig | Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
@@ -158,11 +131,11 @@ class DiT(ConditionedTransformer):
             raise UserError("The DiT takes no labels.", "Use the network type maskgit, or labels: null.")
         self.symbols, self.length, self.width, self.depth = symbols, length, width, depth
         self.time_conditioning, self.checkpointing = time_conditioning, False
-        self.vocab_embed = VocabEmbed(symbols + 1, width)
+        self.vocab_embed = VocabEmbed(symbols + mask, width)
         self.sigma_map = SigmaMap(cond_dim)
         self.rotary_emb = Rotary(width // heads)
         self.blocks = nn.ModuleList(Block(width, heads, cond_dim, dropout) for _ in range(depth))
-        self.output_layer = OutputLayer(width, symbols + 1, cond_dim)
+        self.output_layer = OutputLayer(width, symbols + mask, cond_dim)
         self._init_plain()
         self.add_latent(latent, depth, 6)
 

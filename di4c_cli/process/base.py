@@ -52,6 +52,13 @@ class Process(ABC):
         draws share one prediction.
         """
 
+    def evidence(self, x_t: Tensor, t: Tensor, x_s: Tensor, s: Tensor) -> RowLogProbs | None:
+        """log q(x_s^d|x_t^d, x0^d = c) `(n, S)` as a function of rows, up to a constant of the row.
+
+        None if an unknown position of x_s says nothing about its own x0, as the mask does.
+        """
+        return None
+
     def unknown(self, x_t: Tensor) -> Tensor:
         """`(B, D)` bool: positions at which x_t does not show the clean symbol."""
         if self.mask is None:

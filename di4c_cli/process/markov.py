@@ -10,7 +10,12 @@ import torch
 from torch import Tensor
 
 from di4c_cli.draw import RowLogProbs, SymbolDraw, categorical, finest
+from di4c_cli.errors import UserError
 from di4c_cli.process.base import Process, all_rows
+
+LOG_LINEAR_EPS = 1e-3
+"""Of the log-linear noise: α_1 = ε."""
+MAX_DENSE_SYMBOLS = 1024
 
 
 class Markov(Process):
@@ -62,6 +67,17 @@ class Markov(Process):
         spread = log_p.view(len(x_t), *[1] * len(many), *log_p.shape[1:]).expand(*uniform.shape[:-1], -1)
         return categorical(spread, uniform[..., 1], draw.dtype)
 
+    def evidence(self, x_t: Tensor, t: Tensor, x_s: Tensor, s: Tensor) -> RowLogProbs:
+        """log q_{s|0}(x_s|c) - log q_{t|0}(x_t|c): Bayes' rule without the factor that is the same for every c."""
+        zero = torch.zeros_like(t)
+        log_s, log_t = self.transition(zero, s).log(), self.transition(zero, t).log()
+
+        def rows(b: Tensor, d: Tensor) -> Tensor:
+            into_s, into_t = log_s[b, :, x_s[b, d]], log_t[b, :, x_t[b, d]]
+            return torch.where(into_t > -torch.inf, into_s - into_t, -torch.inf)
+
+        return rows
+
     @staticmethod
     def _rows(matrix: Tensor, x: Tensor) -> Tensor:
         """matrix `(B, S, S)`, x `(B, D)` -> `(B, D, S)`: row x of each sample's matrix."""
@@ -69,31 +85,64 @@ class Markov(Process):
 
 
 class Uniform(Markov):
-    """Jumps to any symbol at equal rate (the example of paper C.3).
+    """Jumps to any symbol at equal rate (the example of paper C.3); all but `rate` and `transition` take O(S).
 
-    Rates are Q(y, x) = 1/S - δ_yx over a horizon: q_{t|s} = e^{-Δ} I + (1 - e^{-Δ})/S with Δ = horizon (t - s).
-    With S = 2 this is eq. eg-start. The prior is the limit, which the process approaches as the horizon grows.
+    q_{t|s} = a I + (1 - a)/S with a = α_t/α_s. `exponential`: α_t = e^{-horizon t}; with S = 2 this is eq. eg-start,
+    and the prior is the limit, which the process approaches as the horizon grows. `linear`: α_t = 1 - (1 - ε) t, the
+    log-linear noise of Duo and UDLM.
     """
 
-    def __init__(self, symbols: int, horizon: float = 1.0) -> None:
-        self.symbols = symbols
-        self.horizon = horizon
+    def __init__(self, symbols: int, horizon: float = 1.0, schedule: str = "exponential") -> None:
+        if schedule not in ("exponential", "linear"):
+            raise UserError(f"Unknown schedule '{schedule}'.", "Choose exponential or linear.")
+        self.symbols, self.horizon, self.schedule = symbols, horizon, schedule
 
     @property
     def config(self) -> dict[str, Any]:
-        return {"type": "uniform", "symbols": self.symbols, "horizon": self.horizon}
+        return {"type": "uniform", "symbols": self.symbols, "horizon": self.horizon, "schedule": self.schedule}
+
+    def alpha(self, t: Tensor) -> Tensor:
+        """Probability `(B,)` that a position was not drawn anew."""
+        t = t.to(finest(t.device))
+        return torch.exp(-self.horizon * t) if self.schedule == "exponential" else 1 - (1 - LOG_LINEAR_EPS) * t
 
     def stationary(self) -> Tensor:
         return torch.full((self.symbols,), 1 / self.symbols, dtype=torch.float64)
 
     def rate(self, t: Tensor) -> Tensor:
-        eye = torch.eye(self.symbols, dtype=finest(t.device), device=t.device)
-        return (self.horizon * (1 / self.symbols - eye)).expand(len(t), -1, -1)
+        change = (1 - LOG_LINEAR_EPS) / self.alpha(t)
+        speed = self.horizon * torch.ones_like(change) if self.schedule == "exponential" else change
+        return speed[:, None, None] * (1 / self.symbols - self._eye(t))
 
     def transition(self, s: Tensor, t: Tensor) -> Tensor:
-        stay = torch.exp(-self.horizon * (t - s).to(finest(t.device)))[:, None, None]
-        eye = torch.eye(self.symbols, dtype=finest(t.device), device=t.device)
-        return stay * eye + (1 - stay) / self.symbols
+        stay = (self.alpha(t) / self.alpha(s))[:, None, None]
+        return stay * self._eye(t) + (1 - stay) / self.symbols
+
+    def _eye(self, t: Tensor) -> Tensor:
+        if self.symbols > MAX_DENSE_SYMBOLS:
+            problem = f"A matrix over {self.symbols} × {self.symbols} symbols is too large."
+            raise UserError(problem, "Use the analytical sampler.")
+        return torch.eye(self.symbols, dtype=finest(t.device), device=t.device)
+
+    def prior(self, uniform: Tensor) -> Tensor:
+        return (uniform * self.symbols).long().clamp_max(self.symbols - 1)
+
+    def corrupt(self, x0: Tensor, t: Tensor, uniform: Tensor) -> Tensor:
+        stay = self.alpha(t).to(uniform.dtype)[:, None]
+        return torch.where(uniform < stay, x0, self.prior(((uniform - stay) / (1 - stay)).clamp_min(0)))
+
+    def posterior(self, p0: Tensor, x_t: Tensor, t: Tensor, s: Tensor, eps: float = 0.0) -> Tensor:
+        if eps:
+            return super().posterior(p0, x_t, t, s, eps)
+        a_s, a_t = (self.alpha(time)[:, None, None] for time in (s, t))
+        at, none = x_t[..., None], torch.finfo(a_t.dtype).tiny
+        jump_t, jump = (1 - a_t) / self.symbols, (1 - a_t / a_s) / self.symbols
+        ratio = p0.to(a_t.dtype) / jump_t.clamp_min(none)  # p(x0) / q_{t|0}(x_t | x0)
+        ratio.scatter_(2, at, p0.to(a_t.dtype).gather(2, at) / (a_t + jump_t))
+        mixed = a_s * ratio + (1 - a_s) / self.symbols * ratio.sum(2, keepdim=True)
+        weight = mixed * jump
+        weight.scatter_(2, at, mixed.gather(2, at) * (a_t / a_s + jump))
+        return weight / weight.sum(2, keepdim=True).clamp_min(none)
 
 
 def same_times(t: Tensor) -> bool:

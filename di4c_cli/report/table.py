@@ -21,6 +21,7 @@ METRIC_NAMES = {
     "perplexity_strict": "generative perplexity (strict)",
     "self_bleu": "Self-BLEU",
     "mauve": "MAUVE",
+    "gradient_moment": "gradient moment",
     "nearer_to_training": "nearer to training items",
     "tv": "total variation",
     "kl": "KL(data ‖ model)",

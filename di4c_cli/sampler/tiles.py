@@ -15,8 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from di4c_cli.denoiser import Denoiser, Prediction
-from di4c_cli.network.dit import DiT
-from di4c_cli.network.maskgit import MaskGit
+from di4c_cli.latent.injection import ConditionedTransformer
 from di4c_cli.numerics import padded, tiled
 from di4c_cli.process import Process
 
@@ -78,7 +77,7 @@ def predict(
     if tile == 0:
         return denoiser.predict(x_t, t, label, lam)
     network = denoiser.network.eval()
-    if wanted is not None and tile == 1 and isinstance(network, (DiT, MaskGit)):
+    if wanted is not None and tile == 1 and isinstance(network, ConditionedTransformer):
         hidden = _hidden_at(network, x_t, t.to(denoiser.time_dtype), label, lam, wanted)
     else:
         hidden = tiled(denoiser, tile, x_t, t, label, lam)
@@ -86,7 +85,7 @@ def predict(
 
 
 def _hidden_at(
-    network: DiT | MaskGit, x_t: Tensor, t: Tensor, label: Tensor | None, lam: Tensor | None, wanted: Tensor
+    network: ConditionedTransformer, x_t: Tensor, t: Tensor, label: Tensor | None, lam: Tensor | None, wanted: Tensor
 ) -> Tensor:
     """Hidden states `(B, D, H)`, sample by sample, at the wanted positions (B, D) only."""
     hidden: Tensor | None = None

@@ -36,6 +36,8 @@ class LoadOptions:
     """Path of a configuration that is not beside the weights."""
     tokenizer: str | None = None
     """Path of a tokenizer.json for a text model."""
+    base: str | None = None
+    """The teacher whose weights an adapter changes, if di4c cannot find it."""
     offline: bool = False
 
     def __post_init__(self) -> None:

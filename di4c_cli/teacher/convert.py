@@ -27,6 +27,7 @@ def convert(ref: str, target: Path, verbose: bool = False, **options: Any) -> st
     from di4c_cli import codec, model_folder  # import torch too
 
     config, denoiser, folder, report, codec_tensors = bundle.load()
+    config.adapter = None  # its weights are merged now
     file = config.codec.get("file")
     if file is not None:
         codec.build(config.codec, folder, codec_tensors)  # nothing is written if the decoder cannot be read

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
 MAX_FILES = 400
 NAME_MODEL = "Name a model's folder or file."
 MAX_HEADER_BYTES = 100 * 2**20
+TRAINING_STATE = re.compile(
+    r"(training_args|optimizer|scheduler|scaler|rng_state|random_states|trainer_state)[\w.-]*"
+    r"|.*\.(h5|msgpack|ot|onnx|gguf|tflite)"
+)
+"""Files beside the weights that no format needs: a trainer's own state, and weights for other frameworks."""
 
 
 @dataclass
@@ -31,6 +37,8 @@ class ModelFiles:
     origin: dict[str, Any] = field(default_factory=dict)
     named: Path | None = None
     """The one file the user named, if it was a file."""
+    unreadable: list[UserError] = field(default_factory=list)
+    """Why checkpoints were not read; no reason to refuse a model that is in another file."""
 
     @classmethod
     def at(cls, path: Path) -> ModelFiles:
@@ -68,10 +76,16 @@ class ModelFiles:
 
     @cached_property
     def checkpoints(self) -> list[tuple[Path, dict[str, Any]]]:
-        """Torch checkpoints, read as data."""
+        """Torch checkpoints, read as data; those that cannot be read are `unreadable`."""
         from di4c_cli.teacher import pickles  # imports torch, which configurations do not need
 
-        return [(path, pickles.read_pickle(path)) for path in self.kind("pickle")]
+        found = []
+        for path in self.kind("pickle"):
+            try:
+                found.append((path, pickles.read_pickle(path)))
+            except UserError as error:
+                self.unreadable.append(error)
+        return found
 
     def tree(self, fits: Callable[[dict[str, Any]], bool]) -> dict[str, Any] | None:
         """The first mapping that fits."""
@@ -79,19 +93,32 @@ class ModelFiles:
 
     def tensor_file(self, fits: Callable[[set[str]], bool]) -> Path | None:
         """The safetensors file whose names fit; if several do, the user has to choose."""
-        return self._only([path for path, names in self.headers if fits(names)])
+        return self.only([path for path, names in self.headers if fits(names)])
 
     def checkpoint(self, fits: Callable[[dict[str, Any]], bool]) -> tuple[Path, dict[str, Any]] | None:
         """The checkpoint that fits."""
         found = {path: tree for path, tree in self.checkpoints if fits(tree)}
-        path = self._only(list(found))
+        path = self.only(list(found))
         return None if path is None else (path, found[path])
 
-    def _only(self, paths: list[Path]) -> Path | None:
+    def only(self, paths: list[Path]) -> Path | None:
+        """The file, if there is one; several are the user's choice."""
         if len(paths) > 1:
             names = ", ".join(path.name for path in paths[:3])
             raise UserError(f"{self.name} holds several models ({names}).", "Name one of the files.")
         return paths[0] if paths else None
+
+    def shards(self) -> list[Path]:
+        """The files that an index of sharded weights lists, safetensors if there are; none if one file has all."""
+        maps = [tree["weight_map"] for tree in self.trees if isinstance(tree.get("weight_map"), dict)]
+        found = {path.name: path for path in reversed(self.files)}
+        if not maps or self.named is not None or "model.safetensors" in found:
+            return []
+        listed = ({str(name) for name in each.values()} for each in maps)
+        names = min(listed, key=lambda each: not any(name.endswith(".safetensors") for name in each))
+        for name in names - found.keys():
+            raise UserError(f"{self.name} lacks the shard {name!r} of its index.", "Fetch it again.")
+        return [found[name] for name in sorted(names)]
 
     def tensors(self, path: Path) -> dict[str, Tensor]:
         """All tensors of a safetensors file."""
@@ -103,16 +130,17 @@ class ModelFiles:
 def _inside(folder: Path, deep: bool = True) -> list[Path]:
     """Regular files of a folder and, if `deep`, of the folders in it; hidden ones are left out."""
     found: list[Path] = []
+    inner: list[Path] = []
     if not folder.is_dir():
         return found
     for path in sorted(folder.iterdir())[:MAX_FILES]:
-        if path.name.startswith("."):
+        if path.name.startswith(".") or TRAINING_STATE.fullmatch(path.name):
             continue
         if is_regular(path):
             found.append(path)
         elif deep and path.is_dir() and not path.is_symlink():
-            found += _inside(path, deep=False)
-    return found[:MAX_FILES]
+            inner += _inside(path, deep=False)
+    return [*found, *inner][:MAX_FILES]
 
 
 def _names(path: Path) -> set[str]:

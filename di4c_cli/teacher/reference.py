@@ -7,12 +7,14 @@ from functools import partial
 from pathlib import Path
 
 from di4c_cli import files, hub
-from di4c_cli.config import ModelConfig
+from di4c_cli.config import ADAPTER_FILES, ModelConfig
 from di4c_cli.errors import UserError
 from di4c_cli.limits import read_config
 from di4c_cli.teacher import plugins, registry
 from di4c_cli.teacher.bundle import LoadOptions
-from di4c_cli.teacher.model_files import ModelFiles, is_own_config
+from di4c_cli.teacher.model_files import MAX_FILES, ModelFiles, is_own_config
+
+WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 
 
 def find(ref: str, options: LoadOptions) -> ModelFiles:
@@ -32,6 +34,7 @@ def find(ref: str, options: LoadOptions) -> ModelFiles:
         fetcher = hub.Fetcher(str(entry.repo), revision or entry.revision, options.offline)
         for choices in entry.choices:
             fetcher.get(*choices)
+        _fetch_shards(fetcher)
         return ModelFiles(entry.name, fetcher.files, {**fetcher.origin, "licence": entry.licence})
     if exists(ref):
         return _at(Path(ref))
@@ -68,11 +71,28 @@ def _fetch_id(repo: str, revision: str | None, options: LoadOptions) -> ModelFil
     fetcher = hub.Fetcher(repo, revision, options.offline)
     config, name = fetcher.get("config.json"), repo.partition("/")[2]
     if ModelFiles(name, [config]).tree(is_own_config) is not None:
-        file = read_config(config.parent).codec_file_name()
-        if file is not None:
-            fetcher.get(file)
-    fetcher.get("model.safetensors")
+        settings = read_config(config.parent)
+        file = settings.codec_file_name()
+        for needed in (file, ADAPTER_FILES[0] if settings.adapter is not None else None, WEIGHTS[0]):
+            if needed is not None:
+                fetcher.get(needed)
+        return ModelFiles(name, fetcher.files, fetcher.origin)
+    for file in ("tokenizer.json", "vocab.txt"):
+        fetcher.maybe(file)
+    if not any(fetcher.maybe(file) for file in WEIGHTS):
+        fetcher.get(WEIGHTS[0])
+    _fetch_shards(fetcher)
     return ModelFiles(name, fetcher.files, fetcher.origin)
+
+
+def _fetch_shards(fetcher: hub.Fetcher) -> None:
+    """The files that an index of sharded weights lists."""
+    for tree in ModelFiles("", [path for path in fetcher.files if path.name.endswith(".index.json")]).trees:
+        listed = tree.get("weight_map")
+        for name in sorted({str(name) for name in listed.values()} if isinstance(listed, dict) else [])[:MAX_FILES]:
+            if Path(name).name != name:
+                raise UserError(f"The index of {fetcher.repo} lists {name!r}, not a plain name.", "Fetch it again.")
+            fetcher.get(name)
 
 
 @dataclass(frozen=True)
@@ -122,5 +142,5 @@ def remote(ref: str) -> RemoteModel | None:
         return None
     if exists(ref) or (not revision and Path(name).parent.is_dir()):
         return None
-    choices = [["config.json"], ["model.safetensors"]]
+    choices = [["config.json"], list(reversed(WEIGHTS))]
     return RemoteModel(name, name, hub.check_revision(revision or "main"), choices)

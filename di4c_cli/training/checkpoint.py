@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from di4c_cli import files
 from di4c_cli.errors import Failure
+from di4c_cli.network.lora import frozen_names, trained_state
 from di4c_cli.training.ema import Ema
 from di4c_cli.training.run_folder import CHECKPOINT_PREFIX, checkpoint_folders
 
@@ -82,7 +83,8 @@ class CheckpointedObjects:
     def states(self) -> tuple[dict[str, Any], Any]:
         """Unsharded weights and optimizer state, independent of the number of processes."""
         if not self.sharded:
-            return self.accelerator.unwrap_model(self.module).state_dict(), self.inner_optimizer.state_dict()
+            module = self.accelerator.unwrap_model(self.module)
+            return trained_state(module), self.inner_optimizer.state_dict()
         # imported here: only FSDP needs it, and it takes a second
         from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict
 
@@ -93,7 +95,8 @@ class CheckpointedObjects:
     def load_states(self, weights: dict[str, Any], optimizer: Any) -> None:
         """Load weights and optimizer state, sharded as the module is now."""
         if not self.sharded:
-            self.accelerator.unwrap_model(self.module).load_state_dict(weights)
+            module = self.accelerator.unwrap_model(self.module)
+            module.load_state_dict({**module.state_dict(), **weights} if frozen_names(module) else weights)
             self.inner_optimizer.load_state_dict(optimizer)
             return
         from torch.distributed.checkpoint.state_dict import StateDictOptions, set_state_dict  # as above

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator, model_validator
 
-from di4c_cli.schema import MAX_BATCH, MAX_ITERATIONS, MAX_SAMPLES, MAX_STEPS, Section
+from di4c_cli.network.lora_config import AdapterConfig
+from di4c_cli.schema import MAX_BATCH, MAX_ITERATIONS, MAX_SAMPLES, MAX_STEPS, MAX_THREADS, Section
 
 Decay = Annotated[float, Field(ge=0, lt=1)]
 
@@ -39,7 +40,10 @@ class TrainingConfig(Section):
     )
     optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig, description="Adam and its learning rate")
     ema: float = Field(0.9999, ge=0, lt=1, description="decay of the averaged weights, which become the student")
-    precision: Literal["no", "bf16", "fp16"] = Field("no", description="autocast; `no` is float32")
+    precision: Literal["fp32", "bf16", "fp16"] = Field("fp32", description="autocast in bf16 or fp16, or none")
+    adapter: AdapterConfig | None = Field(
+        None, description="`lora`: train small matrices beside the teacher's frozen weights; none: train all weights"
+    )
     checkpoint_every: int = Field(500, ge=1, le=MAX_ITERATIONS, description="iterations between checkpoints")
     keep: int = Field(2, ge=1, le=MAX_ITERATIONS, description="checkpoints kept")
     activation_checkpointing: bool = Field(False, description="less memory, more time")
@@ -65,6 +69,13 @@ class TrainingConfig(Section):
         description="square cut out of images of another shape before a VQGAN encodes them; `random`: one of each "
         "image, resized bilinearly, as in the authors' MaskGIT code",
     )
+    workers: int | None = Field(
+        None,
+        ge=0,
+        le=MAX_THREADS,
+        description="threads that read, decode and encode the next batches during a step; 0: the loop reads; none: "
+        "2 with a GPU, else 0",
+    )
     sample_every: int = Field(
         0, ge=0, le=MAX_ITERATIONS, description="write samples every so many iterations; 0: never"
     )
@@ -74,3 +85,15 @@ class TrainingConfig(Section):
     trackers: list[Literal["tensorboard", "wandb", "trackio"]] = Field(
         default_factory=list, description="other trackers of the metrics; none: metrics.jsonl only"
     )
+
+    @field_validator("precision", mode="before")
+    @classmethod
+    def _old_name(cls, value: Any) -> Any:
+        """`no` is the name of version 0.1 for fp32; YAML reads it as false."""
+        return "fp32" if value in ("no", False) else value
+
+    @model_validator(mode="after")
+    def _half_base(self) -> TrainingConfig:
+        if self.adapter is not None and self.adapter.base_precision == "bf16" and self.precision != "bf16":
+            raise ValueError("adapter.base_precision bf16 needs precision bf16")
+        return self

@@ -18,17 +18,18 @@ from di4c_cli.data.source import probe
 from di4c_cli.data.stream import DataSpec, Shuffled, Source
 from di4c_cli.errors import Di4cError
 from di4c_cli.memory import peak_memory
+from di4c_cli.methods.di4c_config import Di4CConfig
 from di4c_cli.model import Model, load
 from di4c_cli.recipe import Recipe
 from di4c_cli.teacher.reference import remote
 from di4c_cli.teacher.registry import published_config
 from di4c_cli.training.estimate import Memory, available, count, estimate
 from di4c_cli.training.loop import RunContext, TrainingLoop
-from di4c_cli.training.plan import make_batch_plan
+from di4c_cli.training.plan import BatchPlan, recipe_plan
 from di4c_cli.training.processes import StopRequest, make_accelerator
 from di4c_cli.training.round_data import data_spec, pool_size
 from di4c_cli.training.run_folder import RunFolder
-from di4c_cli.training.student_init import build_method, new_student, student_config
+from di4c_cli.training.student_init import build_method, method_on_meta, new_student, student_config
 
 TIMED_SAMPLES = 16
 """Teacher samples that are drawn to estimate the time of the whole pool."""
@@ -75,7 +76,7 @@ def preview(recipe: Recipe, out: Path, processes: int, device: str | None, measu
     except Di4cError as error:
         found.data = found.note(error)
     try:
-        plan = make_batch_plan(recipe.training.batch, recipe.training.micro_batch, processes)
+        plan = recipe_plan(recipe, processes)
     except Di4cError as error:
         found.note(error)
         return found
@@ -83,9 +84,10 @@ def preview(recipe: Recipe, out: Path, processes: int, device: str | None, measu
     found.parameters = {"teacher": count(build_on_meta(config)), "student": count(build_on_meta(student))}
     memory = estimate(student, config, recipe, plan)
     found.memory = asdict(memory) | {"total": memory.total}
-    found.files = _files(recipe, out, found.parameters["student"])
+    trained = count(method_on_meta(recipe, student, config))
+    found.files = _files(recipe, out, found.parameters["student"], trained)
     if measure:
-        _measure(recipe, model, memory, device, processes, found)
+        _measure(recipe, model, memory, device, plan, found)
     return found
 
 
@@ -105,9 +107,12 @@ def _teacher(recipe: Recipe, found: Preview) -> tuple[Model | None, ModelConfig 
     return None, published_config(recipe.teacher) or (None if far is None else far.config())
 
 
-def _files(recipe: Recipe, out: Path, parameters: int) -> dict[str, int | None]:
-    """The files that would be written, with their sizes in bytes where these are known."""
-    weights = 4 * parameters
+def _files(recipe: Recipe, out: Path, parameters: int, trained: int) -> dict[str, int | None]:
+    """The files that would be written, with their sizes in bytes where these are known.
+
+    A checkpoint holds what is trained, two moments of it, and the averaged student.
+    """
+    weights, checkpoint = 4 * parameters, 4 * (3 * trained + parameters)
     written: dict[str, int | None] = {
         "recipe.yaml": len(recipe_file.dump(recipe)),
         "metrics.jsonl": None,
@@ -115,7 +120,7 @@ def _files(recipe: Recipe, out: Path, parameters: int) -> dict[str, int | None]:
     }
     for number in range(1, recipe.rounds + 1):
         kept = min(recipe.training.keep, -(-recipe.training.iterations // recipe.training.checkpoint_every))
-        written[f"round-{number}/checkpoints/ ({kept} kept)"] = kept * 4 * weights
+        written[f"round-{number}/checkpoints/ ({kept} kept)"] = kept * checkpoint
         written[f"round-{number}/student/"] = weights
     if recipe.training.sample_every:
         written["samples/"] = None
@@ -130,14 +135,16 @@ def _random_symbols(spec: DataSpec, count: int) -> Source:
 
 
 def _measure(
-    recipe: Recipe, model: Model | None, memory: Memory, device: str | None, processes: int, found: Preview
+    recipe: Recipe, model: Model | None, memory: Memory, device: str | None, plan: BatchPlan, found: Preview
 ) -> None:
     """Two real steps of one process's share; the second one counts."""
     if model is None:
         found.measured = "not measured: the teacher is not here"
         return
     share = recipe.model_copy(deep=True)
-    share.training.batch //= processes
+    share.training.batch = plan.passes * plan.micro
+    if isinstance(share.method, Di4CConfig):
+        share.method.latents //= plan.group
     accelerator = make_accelerator(recipe.training.precision, device, [], Path())
     if memory.total > available(accelerator.device):
         found.measured = "not measured: it would not fit this device"

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from di4c_cli.network.lora import trained_state
+
 
 class Ema:
     """mean <- keep * mean + (1 - keep) * value, with keep = min(decay, (1 + n) / (10 + n)) after n updates.
@@ -16,7 +18,7 @@ class Ema:
 
     def __init__(self, module: nn.Module, decay: float) -> None:
         self.decay, self.updates = decay, 0
-        self.mean = {name: _wide(value) for name, value in module.state_dict().items()}
+        self.mean = {name: _wide(value) for name, value in trained_state(module).items()}
 
     @torch.no_grad()
     def update(self, module: nn.Module) -> None:
@@ -24,11 +26,12 @@ class Ema:
         self.updates += 1
         keep = min(self.decay, (1 + self.updates) / (10 + self.updates))
         means, values = [], []
-        for name, value in module.state_dict().items():
+        for name, value in trained_state(module).items():
             mean = self.mean[name]
             if mean.is_floating_point():
-                means.append(mean)
-                values.append(value.detach().to(mean.dtype))
+                # parts of this process, because FSDP leaves buffers whole and torch does not mix the two
+                means.append(local(mean))
+                values.append(local(value).to(mean.dtype))
             else:
                 mean.copy_(value)
         torch._foreach_lerp_(means, values, 1 - keep)
@@ -47,6 +50,12 @@ class Ema:
 def _wide(value: Tensor) -> Tensor:
     copy = value.detach().clone()
     return copy.to(torch.promote_types(copy.dtype, torch.float32)) if copy.is_floating_point() else copy
+
+
+def local(tensor: Tensor) -> Tensor:
+    """This process's part of a tensor."""
+    part: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return part.detach()
 
 
 def whole(value: Any) -> Tensor:

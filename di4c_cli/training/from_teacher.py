@@ -11,14 +11,18 @@ from accelerate import Accelerator
 
 from di4c_cli.card import model_card
 from di4c_cli.config import ModelConfig
-from di4c_cli.model import load, load_folder
+from di4c_cli.data.stream import Source
+from di4c_cli.errors import UserError
+from di4c_cli.metric.features import tensors_digest
+from di4c_cli.model import Model, load, load_folder
+from di4c_cli.model_folder import read_adapter
 from di4c_cli.recipe import Recipe
 from di4c_cli.training.checkpoint import Progress
 from di4c_cli.training.estimate import check_memory, estimate
-from di4c_cli.training.plan import make_batch_plan
+from di4c_cli.training.plan import recipe_plan
 from di4c_cli.training.round_data import open_round_data, with_synthetic
 from di4c_cli.training.start import RoundStart
-from di4c_cli.training.student_init import method_on_meta, new_student, student_config
+from di4c_cli.training.student_init import adapter_student, method_on_meta, new_student, student_config
 
 
 class FromTeacher:
@@ -35,8 +39,7 @@ class FromTeacher:
         student = student_config(self.teacher, self.recipe, 1)
         method_on_meta(self.recipe, student, self.teacher.config)
         if self.accelerator.device.type == "cpu":
-            training, processes = self.recipe.training, self.accelerator.num_processes
-            plan = make_batch_plan(training.batch, training.micro_batch, processes)
+            plan = recipe_plan(self.recipe, self.accelerator.num_processes)
             check_memory(estimate(student, self.teacher.config, self.recipe, plan))
         self.source = open_round_data(self.recipe, self.teacher, 1, self.accelerator.device)
         labels = self.teacher.denoiser.labels
@@ -51,17 +54,34 @@ class FromTeacher:
         recipe, device = self.recipe, self.accelerator.device
         teacher, source = self.teacher, self.source
         if previous is not None:
-            teacher = load_folder(previous).with_teacher(self.teacher)
+            teacher = load_folder(previous, self.teacher).with_teacher(self.teacher)
             source = open_round_data(recipe, teacher, number, device)
         config = student_config(teacher, recipe, number)
         config.provenance["data"] = getattr(source, "origin", config.provenance["data"])
-        source = with_synthetic(source, recipe, teacher, number, device, self.say)
+        source = with_synthetic(source, recipe, teacher, number, self.accelerator, self.say)
+        if config.adapter is not None:
+            return self._adapter_round(config, source, teacher, number, previous)
         initial = teacher
         if number == 1 and recipe.student_weights is not None:
             initial = load(recipe.teacher, weights=recipe.student_weights)
         student = new_student(initial, config, recipe, number)
         frozen = copy.deepcopy(teacher.denoiser) if recipe.method.needs_teacher else None
         return RoundStart(config, student, source, frozen, teacher.codec_file, sampling_teacher=self.teacher)
+
+    def _adapter_round(
+        self, config: ModelConfig, source: Source, teacher: Model, number: int, previous: Path | None
+    ) -> RoundStart:
+        """A round whose student, and from the second round on its teacher, are adapters of the recipe's teacher."""
+        recipe, base = self.recipe, self.teacher.denoiser
+        if recipe.student_weights is not None:
+            raise UserError("An adapter starts from its teacher's weights.", "Leave student_weights out.")
+        config.provenance["base_digest"] = tensors_digest(base.network.state_dict())
+        own = None if previous is None else read_adapter(previous)
+        student = adapter_student(base, config, recipe, number, own)
+        frozen = None
+        if recipe.method.needs_teacher:
+            frozen = base if own is None else adapter_student(base, config, recipe, number, own).requires_grad_(False)
+        return RoundStart(config, student, source, frozen, teacher.codec_file, sampling_teacher=self.teacher, base=base)
 
     def card(self, config: ModelConfig, progress: Progress) -> str:
         """The student's model card."""

@@ -1,24 +1,24 @@
 """Launch a run in several local processes; if one process fails, all end and one sentence says why.
 
-torch's elastic multiprocessing starts and ends the processes. This module imports torch only when it launches: the
-command line imports it for `launched` and `preset`.
+This module does not import torch, which takes longer than everything else here: the processes import it themselves.
 """
 
 from __future__ import annotations
 
 import importlib.util
-import logging
 import math
 import os
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import FrameType
+from typing import Any
 
 import psutil
 
@@ -28,9 +28,6 @@ from di4c_cli.printable import printable
 from di4c_cli.recipe_file import nearest
 from di4c_cli.signals import LAUNCHER_VARIABLE, StoppedBySignal, patience
 
-if TYPE_CHECKING:
-    from torch.distributed.elastic.multiprocessing import SubprocessContext
-
 FAILURE_GRACE_SECONDS = 5
 """Time that the other processes have to end by themselves after one has failed."""
 CHECKPOINT_SECONDS = 7200
@@ -39,7 +36,7 @@ POLL_SECONDS = 0.05
 MAX_DIGITS = 6
 """Digits of a launcher's numbers: more processes or ports do not exist."""
 HANDLED_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-"""Signals for which torch installs handlers; they are restored when the run has ended."""
+"""Signals that the launcher forwards; their handlers are restored when the run has ended."""
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 """Signals on which processes stop with a checkpoint."""
 
@@ -129,51 +126,99 @@ def launch(processes: int, command: list[str], cpu: bool) -> int:
     return _run(command, [shared | rank for rank in ranks])
 
 
+class _Signal(Exception):
+    """A signal arrived while the processes run."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+@contextmanager
+def _signals_raised() -> Iterator[None]:
+    """Inside, a signal raises `_Signal`; the previous handlers are restored afterwards."""
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        raise _Signal(number)
+
+    before: dict[int, Any] = {}
+    try:
+        with suppress(ValueError):  # not the main thread: signals stay as they are
+            for number in HANDLED_SIGNALS:
+                before[number] = signal.signal(number, handle)
+        yield
+    finally:
+        for restored, handler in before.items():
+            signal.signal(restored, handler)
+
+
+class _Ranks:
+    """Processes in sessions of their own, so that a key press reaches only the launcher; rank 0 has the terminal."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.processes: list[subprocess.Popen[bytes]] = []
+
+    def start(self, command: list[str], environment: dict[str, str]) -> None:
+        """Start the process of the next rank; stderr of all but the first goes to a file."""
+        rank = len(self.processes)
+        given = os.environ | environment | {LAUNCHER_VARIABLE: str(os.getpid())}
+        log = self._log(rank).open("wb") if rank else None
+        self.processes.append(subprocess.Popen(command, env=given, stderr=log, start_new_session=True))
+        if log is not None:
+            log.close()
+
+    def _log(self, rank: int) -> Path:
+        return self.folder / f"stderr-{rank}"
+
+    def last_line(self, rank: int) -> str:
+        """The last line that a process wrote to stderr; empty for rank 0, which writes to the terminal."""
+        lines = self._log(rank).read_text(errors="replace").strip().splitlines() if rank else []
+        return lines[-1] if lines else ""
+
+    def end(self, number: int, seconds: float = FAILURE_GRACE_SECONDS) -> None:
+        """Send a signal to all processes and wait; those that are left then are killed."""
+        for last in (number, signal.SIGKILL):
+            alive = [process for process in self.processes if process.poll() is None]
+            for process in alive:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, last)
+            deadline = time.monotonic() + seconds
+            for process in alive:
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(max(0.0, deadline - time.monotonic()))
+
+
 def _run(command: list[str], environments: list[dict[str, str]]) -> int:
     """Run a command once per environment; only the first process writes to the terminal."""
-    from torch.distributed.elastic import multiprocessing as elastic  # here: `di4c --help` must not import torch
-
-    logging.getLogger(elastic.__name__).setLevel(logging.CRITICAL)
-    before = {number: signal.getsignal(number) for number in HANDLED_SIGNALS}
-    ranks = range(len(environments))
-    with patience(), tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+    with patience(), tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, _signals_raised():
+        ranks = _Ranks(Path(folder))
         try:
-            context = elastic.start_processes(
-                "di4c",
-                command[0],
-                args={rank: tuple(command[1:]) for rank in ranks},
-                envs={rank: environments[rank] | {LAUNCHER_VARIABLE: str(os.getpid())} for rank in ranks},
-                logs_specs=elastic.DefaultLogsSpecs(folder, {rank: elastic.Std.ERR for rank in ranks if rank}),
-            )
-            assert isinstance(context, elastic.SubprocessContext)
-            try:
-                return _supervise(context)
-            finally:
-                context.close(signal.SIGKILL)
-        except elastic.SignalException as error:  # while the processes were started
-            raise StoppedBySignal(error.sigval) from None
+            for environment in environments:
+                ranks.start(command, environment)
+            return _supervise(ranks)
+        except _Signal as error:  # while the processes were started
+            raise StoppedBySignal(error.number) from None
         finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+            ranks.end(signal.SIGKILL)
 
 
-def _supervise(context: SubprocessContext) -> int:
+def _supervise(ranks: _Ranks) -> int:
     """Wait for the processes and forward signals; returns their common exit code."""
-    from torch.distributed.elastic.multiprocessing import SignalException  # here for the same reason
-
-    stop, seconds = None, CHECKPOINT_SECONDS
-    descendants: list[psutil.Process] = []  # `accelerate launch` has child processes that torch does not know
+    stop: int | None = None
+    seconds: float = CHECKPOINT_SECONDS
+    descendants: list[psutil.Process] = []  # `accelerate launch` has child processes of its own
     try:
         while True:
             try:
                 if stop is not None:
-                    context.close(stop, seconds)
+                    ranks.end(stop, seconds)
                     _wait(descendants, seconds)
-                return _outcome(context, stop is not None)
-            except SignalException as error:
+                return _outcome(ranks, stop is not None)
+            except _Signal as error:
                 if stop is not None:  # the second signal
                     seconds = FAILURE_GRACE_SECONDS
-                stop = signal.SIGINT if error.sigval == signal.SIGINT else signal.SIGTERM
+                stop = signal.SIGINT if error.number == signal.SIGINT else signal.SIGTERM
                 descendants = descendants or psutil.Process().children(recursive=True)
     finally:
         for process in descendants:
@@ -195,26 +240,21 @@ def _is_alive(process: psutil.Process) -> bool:
         return False
 
 
-def _outcome(context: SubprocessContext, stopped: bool) -> int:
+def _outcome(ranks: _Ranks, stopped: bool) -> int:
     """Wait for all processes and return their common exit code."""
-    # not by `context.wait`: it ends the others the moment one process fails, so that the main process loses the
-    # sentence that explains the failure, and it does not tell which process failed first
-    processes = {rank: handler.proc for rank, handler in context.subprocess_handlers.items()}
+    processes = dict(enumerate(ranks.processes))
     order: list[int] = []
     deadline = math.inf
     while len(order) < len(processes) and time.monotonic() < deadline:
         time.sleep(POLL_SECONDS)
         order += [rank for rank, process in processes.items() if rank not in order and process.poll() is not None]
         if deadline == math.inf and any(processes[rank].returncode for rank in order):
+            # the others may end by themselves, the main process with the sentence that explains the failure
             deadline = time.monotonic() + FAILURE_GRACE_SECONDS
-    context.close(signal.SIGKILL)  # a process that waits for a dead one does not react to other signals
+    ranks.end(signal.SIGKILL)  # a process that waits for a dead one does not react to other signals
     codes = {rank: process.returncode or 0 for rank, process in processes.items()}
     first = next((rank for rank in order if codes[rank]), None)
-    if first is None:
-        return 0
-    log = context.stderrs[first]
-    lines = Path(log).read_text(errors="replace").strip().splitlines() if log else []
-    return common_exit_code(codes, first, stopped, lines[-1] if lines else "")
+    return 0 if first is None else common_exit_code(codes, first, stopped, ranks.last_line(first))
 
 
 def common_exit_code(codes: Mapping[int, int], first: int, stopped: bool, detail: str = "") -> int:
@@ -235,7 +275,7 @@ def common_exit_code(codes: Mapping[int, int], first: int, stopped: bool, detail
     print(
         f"di4c: process {first + 1} of {len(codes)} {reason}, so the run stopped"
         f"{f' ({printable(detail)})' if detail else ''}. "
-        "The last checkpoint is intact; run the same command again to go on.",
+        "What is finished is kept; run the same command again to go on.",
         file=sys.stderr,
         flush=True,
     )

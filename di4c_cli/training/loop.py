@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from accelerate import Accelerator
+from accelerate import Accelerator, DistributedType
 from torch import Tensor
 
+from di4c_cli.data.prefetch import prefetched
 from di4c_cli.data.stream import Source
 from di4c_cli.errors import Failure, UserError
 from di4c_cli.methods.base import Method
@@ -22,13 +23,15 @@ from di4c_cli.training.held_out import HeldOut
 from di4c_cli.training.metrics import MetricsFile, MetricsRow, StepMetrics, finite_or_none
 from di4c_cli.training.movement import MovementCheck
 from di4c_cli.training.optimizer import build_optimizer, learning_rate, part_settings
-from di4c_cli.training.plan import make_batch_plan
+from di4c_cli.training.plan import recipe_plan
 from di4c_cli.training.pretrain_config import RunRecipe
-from di4c_cli.training.processes import Stopped, StopRequest
+from di4c_cli.training.processes import Stopped, StopRequest, latent_group
 from di4c_cli.training.run_folder import checkpoint_folders
 
 Report = Callable[[MetricsRow], None]
 """Called by the main process after every step with the row that went into metrics.jsonl."""
+GPU_WORKERS = 2
+"""Threads that read data while a GPU computes; on a CPU they would compete with the step."""
 
 
 @dataclass
@@ -57,13 +60,18 @@ class TrainingLoop:
         context: RunContext,
     ) -> None:
         self.accelerator, self.recipe, self.source, self.context = accelerator, recipe, source, context
-        self.plan = make_batch_plan(recipe.training.batch, recipe.training.micro_batch, accelerator.num_processes)
+        self.plan = recipe_plan(recipe, accelerator.num_processes)
+        method.latent_group = latent_group(accelerator, self.plan.group)
         accelerator.gradient_accumulation_steps = self.plan.passes
         method.touch_all_parameters = accelerator.num_processes > 1
         plugin = accelerator.state.deepspeed_plugin
         if plugin is not None:  # DeepSpeed would look for these in a data loader
             plugin.deepspeed_config["train_micro_batch_size_per_gpu"] = self.plan.micro
             plugin.deepspeed_config["gradient_accumulation_steps"] = self.plan.passes
+        method.to(accelerator.device)  # before the optimizer is built, which is fused on a GPU
+        sharded = accelerator.distributed_type in (DistributedType.DEEPSPEED, DistributedType.FSDP)
+        if recipe.training.adapter is not None and sharded:
+            raise UserError("An adapter shares its teacher's weights, which cannot be sharded.", "Use ddp.")
         parts = method.parts()
         if plugin is not None and len(parts) > 1:
             raise UserError("DeepSpeed trains methods with one part only.", "Use ddp or fsdp2.")
@@ -100,6 +108,20 @@ class TrainingLoop:
 
     def run(self) -> None:
         """Train to the last iteration, with checkpoints on the way and at the end."""
+        device, workers = self.accelerator.device, self.recipe.training.workers
+        if workers is None:
+            workers = 0 if device.type == "cpu" else GPU_WORKERS
+        with prefetched(self.source, self._reads(), workers, device) as self.source:
+            self._run()
+
+    def _reads(self) -> Iterator[tuple[int, int]]:
+        """What the steps from here on read, as `(start, count)`."""
+        for step in range(self.progress.step, self.recipe.training.iterations):
+            for _ in self._updates(step):
+                for first in self.plan.starts(step, self.accelerator.process_index):
+                    yield first, self.plan.micro
+
+    def _run(self) -> None:
         settings, progress = self.recipe.training, self.progress
         saved_at = progress.step
         while not self.finished:
@@ -215,7 +237,8 @@ class TrainingLoop:
             noise = Noise(self.recipe.seed, batch.index, stream, self.accelerator.device)
             with self.accelerator.accumulate(self.module):
                 share = progress.step / self.recipe.training.iterations
-                result = self.module(batch, noise, share, part)
+                with self.accelerator.autocast():  # FSDP2 adds none of its own
+                    result = self.module(batch, noise, share, part)
                 self.accelerator.backward(result[0])
             figures.add(*result)
         return figures

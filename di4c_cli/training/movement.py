@@ -8,6 +8,7 @@ from torch import Tensor
 
 from di4c_cli.draw import finest
 from di4c_cli.errors import Failure
+from di4c_cli.training.ema import local
 
 MIN_STEPS = 10
 """Good steps before single tensors are judged: behind a weight that starts at zero gradients appear later."""
@@ -49,8 +50,8 @@ class MovementCheck:
         stuck = bool((clear & ~moved).any())
         if stuck or len(still) > MAX_UNUSED_SHARE * len(self.names):
             hint = "Look at the learning rate and the skipped steps in metrics.jsonl."
-            if precision != "no":
-                hint = "Use --precision no or another version of torch."
+            if precision != "fp32":
+                hint = "Use --precision fp32 or another version of torch."
             raise Failure(f"The student does not train: {text}", hint)
         return text
 
@@ -69,9 +70,3 @@ class MovementCheck:
         if mean is None or not local(mean).numel():
             return torch.zeros((), dtype=torch.bool, device=local(parameter).device)
         return local(mean).abs().amax() > CLEAR_GRADIENT
-
-
-def local(tensor: Tensor) -> Tensor:
-    """This process's part of a tensor."""
-    part: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    return part.detach()

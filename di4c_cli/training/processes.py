@@ -26,6 +26,7 @@ from torch import distributed
 
 from di4c_cli.errors import Di4cError, UserError
 from di4c_cli.limits import process_limit
+from di4c_cli.methods.latent_group import ALONE, LatentGroup
 from di4c_cli.numerics import allow_tf32
 from di4c_cli.signals import SAME_KEY_PRESS_SECONDS, patience
 from di4c_cli.training.launch import check_launcher_variables
@@ -71,13 +72,19 @@ def make_accelerator(precision: str, device: str | None, trackers: Sequence[str]
     with _numbered_device(device):
         accelerator = Accelerator(
             cpu=on_cpu(device),
-            mixed_precision=precision,
+            mixed_precision="no" if precision == "fp32" else precision,
             log_with=list(trackers) or None,
             project_dir=str(project) if trackers else None,
             kwargs_handlers=[InitProcessGroupKwargs(timeout=COLLECTIVE_TIMEOUT)],
         )
+    plugin = getattr(accelerator.state, "fsdp_plugin", None)
+    if plugin is not None:
+        # every process reads the weights itself, and broadcasting them fails for the DiT's buffer
+        plugin.cpu_ram_efficient_loading = False
+        # autocast does it in the training loop, as without FSDP; a policy would round λ, times and the loss too
+        plugin.mixed_precision_policy = None
     if precision == "fp16" and accelerator.device.type == "cpu":
-        raise UserError("fp16 needs a GPU.", "Use --precision bf16 or no.")
+        raise UserError("fp16 needs a GPU.", "Use --precision bf16 or fp32.")
     return accelerator
 
 
@@ -106,7 +113,7 @@ def idle_mps() -> bool:
     return torch.backends.mps.is_available() and not torch.cuda.is_available()
 
 
-def check_device(device: str | None) -> None:
+def check_device(device: str | None, processes: int | None = None) -> None:
     """Reject a device that this machine does not have, and one numbered GPU for several processes."""
     if device is None:
         return
@@ -117,9 +124,9 @@ def check_device(device: str | None) -> None:
     if not number.isdecimal() or int(number) >= counts.get(kind, 0):
         have = ", ".join(name for name, count in counts.items() if count)
         raise UserError(f"There is no device '{device}' here.", f"Available: {have}.")
-    if numbered and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if numbered and (processes or int(os.environ.get("WORLD_SIZE", "1"))) > 1:
         raise UserError(
-            f"Several processes cannot all train on {device}.",
+            f"Several processes cannot all use {device}.",
             f"Use --device {kind}, and choose GPUs with CUDA_VISIBLE_DEVICES.",
         )
 
@@ -152,6 +159,14 @@ def on_main(accelerator: Accelerator, action: Callable[[], Value]) -> Value:
         raise MainProcessError(message[1])
     value: Value = message[0]
     return value
+
+
+def latent_group(accelerator: Accelerator, size: int) -> LatentGroup:
+    """The group of `size` consecutive processes, among all of them, to which this one belongs."""
+    if size == 1:
+        return ALONE
+    handle, _ = distributed.new_subgroups(size, timeout=COLLECTIVE_TIMEOUT)
+    return LatentGroup(accelerator.process_index % size, size, handle)
 
 
 @contextmanager

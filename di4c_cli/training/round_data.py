@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+from accelerate import Accelerator
 
 from di4c_cli.data.source import open_source
 from di4c_cli.data.stream import DataSpec, Source, SyntheticMixture
@@ -51,17 +52,21 @@ def pool_size(recipe: Recipe) -> tuple[float, int]:
 
 
 def with_synthetic(
-    source: Source, recipe: Recipe, teacher: Model, round_number: int, device: torch.device, say: Callable[[str], None]
+    source: Source, recipe: Recipe, teacher: Model, number: int, accelerator: Accelerator, say: Callable[[str], None]
 ) -> Source:
-    """The stream with samples of the teacher mixed in, drawn on `device` before the round."""
+    """The stream with samples of the teacher mixed in; each process draws its part of them before round `number`."""
     share, count = pool_size(recipe)
     if not count:
         return source
-    (seed,) = sample_seeds(f"{recipe.seed}:pool", [round_number])
-    steps = recipe.training.synthetic_steps
+    (seed,) = sample_seeds(f"{recipe.seed}:pool", [number])
+    (draws,) = sample_seeds(f"{seed}:pool", [0])
+    steps, labels = recipe.training.synthetic_steps, teacher.denoiser.labels
     if count >= ANNOUNCED_POOL:
         say(f"Drawing {count} of the teacher's own samples in {steps} steps.")
-    teacher.to(device)
-    mixed = SyntheticMixture(source, teacher, share, count, steps, seed)
+    each = -(-count // accelerator.num_processes)
+    first = each * accelerator.process_index
+    label = None if labels is None else torch.arange(first, first + each) % labels
+    teacher.to(accelerator.device)
+    own = teacher.sample(each, steps=steps, seed=draws % 2**31, label=label, first=first)
     teacher.to("cpu")
-    return mixed
+    return SyntheticMixture(source, accelerator.gather(own)[:count].cpu(), labels, share, seed)

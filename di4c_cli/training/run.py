@@ -14,13 +14,14 @@ from torch import Tensor
 from di4c_cli import files
 from di4c_cli.errors import Failure, UserError
 from di4c_cli.model_folder import save_folder
+from di4c_cli.network.lora import halve_frozen
 from di4c_cli.recipe import Recipe
 from di4c_cli.training.from_data import FromData
 from di4c_cli.training.from_teacher import FromTeacher
 from di4c_cli.training.loop import Report, RunContext, TrainingLoop
 from di4c_cli.training.metrics import MetricsFile, MetricsRow, check_trackers, read_rows, start_trackers, track
 from di4c_cli.training.pictures import draw_curves, write_samples
-from di4c_cli.training.plan import make_batch_plan
+from di4c_cli.training.plan import recipe_plan
 from di4c_cli.training.pretrain_config import PretrainConfig, RunRecipe
 from di4c_cli.training.pretrain_data import TOKENIZER_FILE
 from di4c_cli.training.processes import (
@@ -51,6 +52,8 @@ class RunOptions:
     report: Report = _silent
     say: Callable[[str], None] = _silent
     dtype: torch.dtype = torch.float32
+    keep_group: bool = False
+    """The process group is used after the run."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,12 @@ def train(recipe: RunRecipe, folder: RunFolder, options: RunOptions, start_of: S
     check_trackers(list(recipe.training.trackers))
     accelerator = make_accelerator(recipe.training.precision, options.device, recipe.training.trackers, folder.path)
     with leaving_process_group():
-        return _train(recipe, folder, options, accelerator, start_of)
+        result = _train(recipe, folder, options, accelerator, start_of)
+    for tracker in accelerator.trackers:
+        tracker.finish()
+    if not options.keep_group:
+        accelerator.state.destroy_process_group()
+    return result
 
 
 def _train(
@@ -100,7 +108,6 @@ def _train(
     if main and options.device is None and idle_mps():
         options.say("Training on the CPU, because training on Apple's GPU is untested. --device mps uses it.")
     if state is RunState.FINISHED:
-        accelerator.end_training()
         return RunResult(folder, True, main)
     # reads teacher and data before anything is written
     run = Run(accelerator, recipe, folder, options, start_of(accelerator))
@@ -139,7 +146,7 @@ class Run:
     ) -> None:
         self.accelerator, self.recipe, self.folder, self.options = accelerator, recipe, folder, options
         self.start = start
-        make_batch_plan(recipe.training.batch, recipe.training.micro_batch, accelerator.num_processes)
+        recipe_plan(recipe, accelerator.num_processes)
         # the main process first: it may fetch or encode what the others then find, and it reports mistakes
         on_main(accelerator, start.read)
         if not accelerator.is_main_process:
@@ -156,7 +163,6 @@ class Run:
             draw_curves(read_rows(self.folder.metrics), self.folder.curves, self.recipe.method.live_metrics)
             self.folder.finish(self.recipe.rounds)
         self.accelerator.wait_for_everyone()
-        self.accelerator.end_training()
 
     def one_round(self, number: int) -> None:
         """Train one round from its last checkpoint, if it has one, and write its model."""
@@ -174,9 +180,10 @@ class Run:
                 if metrics is not None:
                     metrics.close()
             if self.accelerator.is_main_process:
-                model, card = begin.model(tensors), self.start.card(begin.config, loop.progress)
+                card = self.start.card(begin.config, loop.progress)
+                trained = tensors if begin.config.adapter else begin.model(tensors).denoiser
                 goal = self.folder.round_model(number)
-                save_folder(goal, begin.config, model.denoiser, card, begin.codec_file, self.start.weights_dtype)
+                save_folder(goal, begin.config, trained, card, begin.codec_file, self.start.weights_dtype)
         if stop.asked and number < self.recipe.rounds:
             raise Stopped(f"Stopped after round {number}.", "Run the same command again to resume.", stop.exit_code)
         self.accelerator.free_memory()
@@ -188,6 +195,9 @@ class Run:
         if self.recipe.training.compile:
             student.compile()
         frozen = None if begin.teacher is None else begin.teacher.to(self.accelerator.device, dtype)
+        adapter = self.recipe.training.adapter
+        if adapter is not None and adapter.base_precision == "bf16":
+            halve_frozen(student.network)
         method = build_method(self.recipe, student, frozen, number)
         return TrainingLoop(self.accelerator, self.recipe, number, method, begin.source, context)
 
@@ -196,7 +206,8 @@ class Run:
             model = begin.model(tensors)
             model.to(self.accelerator.device)
             write_samples(model, self.folder.samples, number, step, self.recipe.seed)
-            model.to("cpu")
+            if begin.base is None:  # an adapter shares its weights with the student that is being trained
+                model.to("cpu")
 
         checkpoints = self.folder.checkpoints(number)
         return RunContext(checkpoints, metrics, stop, self._report, sample, self.options.say, begin.held_out)

@@ -26,6 +26,7 @@ CHANGEABLE_KEYS = {
     "training.max_bad_steps",
     "training.sample_every",
     "training.trackers",
+    "training.workers",
 }
 """Recipe keys that do not change the trained model; a run may be resumed with other values."""
 

@@ -13,6 +13,7 @@ from di4c_cli.config import ModelConfig
 from di4c_cli.data.stream import Source
 from di4c_cli.denoiser import Denoiser
 from di4c_cli.model import Model
+from di4c_cli.network.lora import merged
 from di4c_cli.training.checkpoint import Progress
 from di4c_cli.training.held_out import HeldOut
 
@@ -32,9 +33,13 @@ class RoundStart:
     held_out: HeldOut | None = None
     sampling_teacher: Model | None = None
     """The teacher of a hand-off in the pictures of samples."""
+    base: Denoiser | None = None
+    """The frozen weights of a student that is an adapter."""
 
     def model(self, tensors: dict[str, torch.Tensor]) -> Model:
         """The model with averaged weights; the file of its codec stands where it was read."""
+        if self.base is not None and self.config.adapter is not None:
+            tensors = merged(self.base.network.state_dict(), tensors, self.config.adapter)
         denoiser = build_denoiser(self.config)
         denoiser.network.load_state_dict(tensors)
         folder = None if self.codec_file is None else self.codec_file.parent

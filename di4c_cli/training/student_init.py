@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from di4c_cli import __version__
 from di4c_cli.build import build_denoiser, build_on_meta
@@ -16,6 +18,7 @@ from di4c_cli.files import real_path
 from di4c_cli.methods import implementation
 from di4c_cli.methods.base import Method, MethodSetup
 from di4c_cli.model import Model
+from di4c_cli.network.lora import LATENT_PREFIX, add_lora
 from di4c_cli.noise import sample_seeds
 from di4c_cli.recipe import Recipe
 from di4c_cli.training.pretrain_config import RunRecipe
@@ -33,6 +36,7 @@ def student_config(teacher: Model, recipe: Recipe, round_number: int) -> ModelCo
         network=settings,
         process=teacher.config.process,
         latent=latent,
+        adapter=recipe.training.adapter,
         labels=teacher.config.labels,
         codec=teacher.config.codec,
         sampling=recipe.sampling or teacher.config.sampling,
@@ -75,12 +79,45 @@ def new_student(teacher: Model, config: ModelConfig, recipe: Recipe, round_numbe
     if unknown or wrong:
         name = (unknown + wrong)[0]
         raise UserError(f"The student has no place for the teacher's '{name}'.", "Check the recipe's latent section.")
-    if teacher.denoiser.latent is None:
+    if config.latent is not None and teacher.denoiser.latent is None:
         (seed,) = sample_seeds(f"{recipe.seed}:init", [round_number])
         denoiser.network.init_latent(recipe.latent.init, torch.Generator().manual_seed(seed))  # type: ignore[operator]
         own = denoiser.network.state_dict()
     denoiser.network.load_state_dict(own | given)
     setattr(denoiser.network, "checkpointing", recipe.training.activation_checkpointing)  # noqa: B010 (typed as Module)
+    return denoiser
+
+
+def adapter_student(
+    base: Denoiser, config: ModelConfig, recipe: Recipe, round_number: int, own: Mapping[str, Tensor] | None = None
+) -> Denoiser:
+    """The student as an adapter beside λ on the weights of `base`, which both share; `own` continues a student.
+
+    Every other weight is the same object in both networks, so that a device holds it once.
+    """
+    assert config.adapter is not None
+    denoiser = build_on_meta(config)
+    network, given = denoiser.network, base.network
+    shared = dict(given.named_parameters()) | dict(given.named_buffers())
+    first: dict[str, Tensor] = {}
+    for name, slot in network.state_dict().items():
+        if name not in shared:  # λ of a new student
+            first[name] = torch.empty_like(slot, device="cpu")
+        else:
+            first[name] = shared[name].detach().clone() if name.startswith(LATENT_PREFIX) else shared[name]
+    network.load_state_dict(first, assign=True)
+    for name, buffer in list(network.named_buffers()):
+        if buffer.is_meta:  # tables that no file holds
+            owner, _, last = name.rpartition(".")
+            setattr(network.get_submodule(owner), last, shared[name])
+    (seed,) = sample_seeds(f"{recipe.seed}:init", [round_number])
+    generator = torch.Generator().manual_seed(seed)
+    if base.latent is None and denoiser.latent is not None:
+        network.init_latent(recipe.latent.init, generator)  # type: ignore[operator]
+    add_lora(network, config.adapter, generator)
+    if own is not None:
+        network.load_state_dict({**network.state_dict(), **own})
+    setattr(network, "checkpointing", recipe.training.activation_checkpointing)  # noqa: B010 (typed as Module)
     return denoiser
 
 

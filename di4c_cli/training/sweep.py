@@ -11,7 +11,7 @@ from di4c_cli.evaluation.pipeline import fitting_scorer, sizes
 from di4c_cli.evaluation.protocol import CellSpec, EvaluationProtocol, column
 from di4c_cli.evaluation.run import Evaluation
 from di4c_cli.evaluation.scorers import ScorerContext, check_scorers, make_scorers
-from di4c_cli.model import Model, load, load_folder
+from di4c_cli.model import Model, load
 from di4c_cli.recipe import Recipe
 from di4c_cli.tasks.registry import task_of
 from di4c_cli.training.run_folder import RunFolder
@@ -78,5 +78,5 @@ def with_students(evaluation: Evaluation, rows: Rows) -> Evaluation:
     students = []
     for row, _ in rows:
         folder = evaluation.out / row.folder / "student"
-        students.append(EvaluatedModel(row.label, load_folder(folder).to(device), str(folder)))
+        students.append(EvaluatedModel(row.label, load(str(folder.absolute()), device), str(folder)))
     return replace(evaluation, models=[*evaluation.models, *students])

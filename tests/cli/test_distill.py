@@ -62,6 +62,7 @@ def test_resolve_takes_the_embedded_digits_by_default() -> None:
         (None, None, "variational", "tiny-digits"),
         ("tiny-text", None, "di4c", "di4c/tiny-text"),
         ("sdtt-7", None, "variational", "variational/sdtt-7"),
+        ("mdlm", None, "sdtt", "sdtt/mdlm"),
         ("sdtt-7", None, "di4c", "sdtt-7"),
         (None, "di4c/tiny-vq", "variational", "tiny-vq"),
     ],

@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from di4c_cli.cli.app import app
+from di4c_cli.teacher import registry
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -20,7 +21,12 @@ def invoke(*words: str) -> tuple[int, str, str]:
 
 def test_teachers_prints_a_table_and_json() -> None:
     code, out, _ = invoke("teachers")
+    assert code == 0 and "sdtt (46 names)" in out and "sdtt-large-7" not in out
+    assert len(out.splitlines()) == 5 + len({entry.format for entry in registry.entries().values()}), "a line each"
+    code, out, _ = invoke("teachers", "--all")
     assert code == 0 and "tiny-digits" in out and "sdtt-large-7" in out and "maskgit-512" in out
+    code, out, _ = invoke("teachers", "llada")
+    assert code == 0 and "llada-8b-instruct" in out and "llada-1.5" in out and "sdtt" not in out
     code, out, _ = invoke("teachers", "--json")
     rows = {row["name"]: row for row in json.loads(out)["teachers"]}
     assert code == 0 and rows["sdtt-7"]["cached"] is False and rows["sdtt-7"]["recipe"] == "sdtt-7"

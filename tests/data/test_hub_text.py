@@ -13,6 +13,7 @@ import torch
 from pyarrow import parquet
 
 from di4c_cli.data.hub_text import Listing, Streamed, find_listing, hub_documents, pinned_listing
+from di4c_cli.data.prefetch import prefetched
 from di4c_cli.errors import UserError
 from tests.helpers.data_models import data_spec, gpt2_model
 
@@ -52,6 +53,14 @@ def test_stream_position_does_not_depend_on_earlier_reads() -> None:
     straight = torch.cat([source.read(at, 3).x0 for at in range(0, 60, 3)])  # type: ignore[arg-type]
     for start in (57, 12, 0):
         assert torch.equal(stream().read(start, 3).x0, straight[start : start + 3])  # type: ignore[arg-type]
+
+
+def test_stream_is_the_same_when_threads_read_ahead() -> None:
+    reads = [(at, 3) for at in range(0, 60, 3)]
+    with prefetched(stream(), reads, 3, torch.device("cpu")) as ahead:
+        found = [ahead.read(*read).x0 for read in reads]
+    source = stream()
+    assert torch.equal(torch.cat(found), torch.cat([source.read(*read).x0 for read in reads]))  # type: ignore[arg-type]
 
 
 def test_stream_resumes_after_its_last_shard() -> None:

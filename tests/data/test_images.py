@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +12,12 @@ import pytest
 import torch
 from PIL import Image
 
+import di4c_cli
 from di4c_cli.data import images
 from di4c_cli.data.source import find_items, open_source
+from di4c_cli.data.stream import Shuffled
 from di4c_cli.errors import UserError
+from di4c_cli.noise import Noise
 from tests.helpers.data_models import data_spec, pixel_model, vq_model
 
 CHANCE = np.random.default_rng(0)
@@ -99,7 +104,6 @@ def test_open_source_names_labels_beyond_the_teachers(tmp_path: Path) -> None:
 
 
 def test_vq_items_encode_class_folders_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(images, "VQ_SHARD", 4)
     pictures = CHANCE.integers(0, 256, (6, 12, 8, 3), dtype=np.uint8)
     folder = class_folders(tmp_path / "images", pictures)
     model = vq_model()
@@ -113,6 +117,81 @@ def test_vq_items_encode_class_folders_once(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(images.VqItems, "_encode", lambda *_: pytest.fail("encoded again"))
     again, _ = find_items(str(folder), vq_model(), mirrored=True).rows([5, 0], torch.tensor([False, True]))
     assert torch.equal(again, x)
+
+
+def encoded(items: images.VqItems, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
+    """The images that are encoded from now on, with whether they are mirrored."""
+    seen: list[tuple[int, bool]] = []
+    encode = items._encode
+    monkeypatch.setattr(items, "_encode", lambda wanted: seen.extend(wanted) or encode(wanted))
+    return seen
+
+
+@pytest.mark.parametrize("random_crop", [False, True])
+def test_vq_stream_encodes_the_images_of_its_batches_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, random_crop: bool
+) -> None:
+    """The codes are those of the whole folder, encoded at once; an image is encoded when a batch first needs it."""
+    folder = class_folders(tmp_path / "images", CHANCE.integers(0, 256, (8, 6, 4, 3), dtype=np.uint8))
+    model = di4c_cli.load("tiny-vq")
+    source = open_source(str(folder), model, replace(data_spec(model, flip=True), random_crop=random_crop))
+    assert isinstance(source, Shuffled) and isinstance(source.items, images.VqItems)
+    seen = encoded(source.items, monkeypatch)
+    vqgan = model.codec.vqgan  # type: ignore[attr-defined]
+    places = Noise(0, list(range(8)), "crop").uniform("place", 2).tolist() if random_crop else [None] * 8
+    squares = [images.load_square(path, 28, 1, place) for path, place in zip(source.items.paths, places, strict=True)]
+    plain, mirrored = (vqgan.encode(torch.stack(side)) for side in (squares, [x.flip(-1) for x in squares]))
+    used = {(0, False)}  # checked when the source was opened
+    for start in (0, 3, 6, 3):
+        batch = source.read(start, 3)
+        items = [source.item(sample) for sample in batch.index]
+        flips = (Noise(0, batch.index, "data/1").uniform("flip") < 0.5).tolist()
+        assert batch.x0 is not None
+        for code, item, flip in zip(batch.x0, items, flips, strict=True):
+            assert torch.equal(code, (mirrored if flip else plain)[item])
+        used |= set(zip(items, flips, strict=True))
+        assert {(0, False), *seen} == used
+    assert len(seen) == len(set(seen)), "encoded again"
+
+
+def test_vq_items_encode_what_is_cut_or_altered_in_the_cache_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = class_folders(tmp_path / "images", CHANCE.integers(0, 256, (4, 8, 8, 3), dtype=np.uint8))
+
+    def opened() -> images.VqItems:
+        items = find_items(str(folder), vq_model())
+        assert isinstance(items, images.VqItems)
+        return items
+
+    wanted = opened().rows([0, 1, 2, 3])[0]
+    path = opened().codes.path
+    content = bytearray(path.read_bytes())
+    row = len(content) // 4
+    content[row + 9] ^= 1
+    path.write_bytes(content[: 4 * row - 3])
+    items = opened()
+    seen = encoded(items, monkeypatch)
+    for _ in range(2):
+        assert torch.equal(items.rows([0, 1, 2, 3])[0], wanted)
+    assert seen == [(1, False), (3, False)]
+    assert torch.equal(opened().rows([3, 1])[0], wanted[[3, 1]])
+    path.unlink()
+    for _ in range(3):
+        before = len(seen)
+        assert torch.equal(items.rows([2, 0])[0], wanted[[2, 0]])
+    assert len(seen) == before > 2, "encoded again after the file was deleted, and then kept"
+
+
+def test_vq_items_are_read_by_threads_and_processes_at_once(tmp_path: Path) -> None:
+    folder = class_folders(tmp_path / "images", CHANCE.integers(0, 256, (12, 8, 8, 3), dtype=np.uint8))
+    items = [find_items(str(folder), vq_model()) for _ in range(2)]  # as two processes open them
+    wanted = items[0].rows(list(range(12)))[0]
+    items[0].codes.path.unlink()  # type: ignore[attr-defined]
+    with ThreadPoolExecutor(4) as pool:
+        reads = [(items[n % 2], [n % 12, (5 * n) % 12]) for n in range(48)]
+        for (_, index), (found, _) in zip(reads, pool.map(lambda read: read[0].rows(read[1]), reads), strict=True):
+            assert torch.equal(found, wanted[index])
 
 
 def test_vq_items_cut_random_squares(tmp_path: Path) -> None:

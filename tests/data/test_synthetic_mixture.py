@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import torch
+from accelerate import Accelerator
 
 import di4c_cli
 from di4c_cli.data.stream import Batch, DataSpec, NoData, SyntheticMixture
 from di4c_cli.noise import sample_seeds
+from di4c_cli.recipe_file import read
+from di4c_cli.training.round_data import with_synthetic
 
 
 class Zeros:
@@ -19,9 +22,13 @@ class Zeros:
         return Batch(index, torch.zeros(count, 64, dtype=torch.long), torch.full((count,), 3))
 
 
+def teacher_samples(count: int, steps: int = 1) -> torch.Tensor:
+    """Samples of the digits' teacher, of its ten labels in turn."""
+    return di4c_cli.load("tiny-digits").sample(count, steps=steps, seed=5, label=torch.arange(count) % 10)
+
+
 def test_mixture_takes_its_share_from_the_teacher() -> None:
-    teacher = di4c_cli.load("tiny-digits")
-    mixture = SyntheticMixture(Zeros(), teacher, 0.25, 8, 2, seed=5)
+    mixture = SyntheticMixture(Zeros(), teacher_samples(8, 2), 10, 0.25, seed=5)
     batch = mixture.read(0, 2000)
     assert batch.x0 is not None and batch.label is not None
     own = batch.x0.any(1)
@@ -31,14 +38,11 @@ def test_mixture_takes_its_share_from_the_teacher() -> None:
     assert len(torch.unique(pairs[own], dim=0)) == len(torch.unique(batch.label[own])) == 8
     part = mixture.read(700, 50)  # the position is one integer
     assert part.x0 is not None and torch.equal(part.x0, batch.x0[700:750])
-    again = SyntheticMixture(Zeros(), teacher, 0.25, 8, 2, seed=5)
-    assert torch.equal(again.pool, mixture.pool)
 
 
 def test_mixture_without_data_takes_all_samples_from_the_teacher() -> None:
-    teacher = di4c_cli.load("tiny-digits")
     empty = NoData(DataSpec(0, "data/1", 64, 8, 10, 0.5, False))
-    mixture = SyntheticMixture(empty, teacher, 1.0, 20, 1, seed=0)
+    mixture = SyntheticMixture(empty, teacher_samples(20), 10, 1.0, seed=0)
     batch, given = mixture.read(3, 60), empty.read(3, 60)
     assert batch.x0 is not None and batch.label is not None and given.label is not None
     assert torch.equal(batch.label < 0, given.label < 0)
@@ -46,10 +50,13 @@ def test_mixture_without_data_takes_all_samples_from_the_teacher() -> None:
         assert any(torch.equal(x, mixture.pool[i]) and label in (-1, i % 10) for i in range(20))
 
 
-def test_mixture_draws_a_labelled_pool() -> None:
+def test_pool_is_drawn_with_labels_in_turn() -> None:
     teacher = di4c_cli.load("tiny-digits")
-    mixture = SyntheticMixture(Zeros(), teacher, 1.0, 12, 1, seed=0)
-    assert mixture.label is not None and mixture.label.tolist() == [*range(10), 0, 1]
-    (number,) = sample_seeds("0:pool", [0])
+    recipe = read("tiny-digits", {"training.synthetic_pool": 12, "training.synthetic_steps": 1})
+    mixture = with_synthetic(Zeros(), recipe, teacher, 1, Accelerator(cpu=True), lambda text: None)
+    assert isinstance(mixture, SyntheticMixture) and mixture.label is not None
+    assert mixture.label.tolist() == [*range(10), 0, 1]
+    (seed,) = sample_seeds(f"{recipe.seed}:pool", [1])
+    (number,) = sample_seeds(f"{seed}:pool", [0])
     expected = teacher.sample(12, steps=1, seed=number % 2**31, label=mixture.label)
     assert torch.equal(mixture.pool, expected)

@@ -1,19 +1,27 @@
-"""Prints what published recipes ask of a GPU: `python -m tests.device [RECIPE …]`. All times are modelled."""
+"""Prints what published recipes ask of a GPU: `python -m tests.device [RECIPE …]`. All times are modelled.
+
+With `--mutate` it shows instead that the parity cases notice every device argument that is removed.
+"""
 
 from __future__ import annotations
 
 import argparse
+import sys
 
-from di4c_cli import recipe_file
-from tests.device.roofline import GPUS, seconds
-from tests.device.steps import published_step
+from tests.device import mutate
 
 PUBLISHED = ("sdtt-6", "sdtt-7", "sdtt-7-d", "maskgit-imagenet256", "maskgit-imagenet256-d", "tauldr-cifar10")
 
 
 def main(names: list[str]) -> None:
     """One line for each recipe."""
-    names = names or [*PUBLISHED, *(name for name in recipe_file.names() if name.startswith("variational/"))]
+    # not at the top: mutations need a process without the package
+    from di4c_cli import recipe_file
+    from tests.device.roofline import GPUS, seconds
+    from tests.device.steps import published_step
+
+    others = [name for name in recipe_file.names() if name.startswith(("variational/", "moment_matching/"))]
+    names = names or [*PUBLISHED, *(name for name in others if "tiny-" not in name), "sdtt/mdlm"]
     print("| recipe | batch | kernels | waits | GiB | " + " | ".join(f"{gpu.name}, s" for gpu in GPUS) + " |")
     print("|---|" + "---|" * (4 + len(GPUS)))
     for name in names:
@@ -26,4 +34,9 @@ def main(names: list[str]) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m tests.device", description=__doc__)
     parser.add_argument("recipes", nargs="*", help="recipes; default: all published ones")
-    main(parser.parse_args().recipes)
+    parser.add_argument("--mutate", action="store_true", help="remove the device arguments of the package")
+    parser.add_argument("--only", nargs=2, action="append", metavar=("SITE", "CASE"), default=[], help="one of them")
+    given = parser.parse_args()
+    if given.mutate:
+        sys.exit(min(mutate.main(given.only), 1))
+    main(given.recipes)

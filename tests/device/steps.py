@@ -17,8 +17,11 @@ from di4c_cli.model import Model
 from di4c_cli.noise import Noise
 from di4c_cli.recipe import Recipe
 from di4c_cli.teacher.registry import published_config
+from di4c_cli.training import estimate
 from di4c_cli.training.ema import Ema
+from di4c_cli.training.estimate import Memory
 from di4c_cli.training.optimizer import build_optimizer, part_settings
+from di4c_cli.training.plan import make_batch_plan
 from di4c_cli.training.student_init import build_method, method_on_meta, new_student, student_config
 from tests.device.backend import DEVICE
 from tests.device.pretend import PretendTensor, Watch, held, on_gpu
@@ -40,7 +43,8 @@ def training_gradients(recipe: Recipe, device: str, watch: Watch | None = None) 
         batch = Batch(batch.index, None, batch.label)
     if watch is not None:
         watch.clear()
-    total = method(batch.to(device), Noise(0, batch.index, "train/1", device), 0.5)[0]
+    noise = Noise(0, batch.index, "train/1", device)
+    total = sum(method(batch.to(device), noise, 0.5, part)[0] for part in method.updates(0))
     total.backward()
     gradients = {name: held(p.grad) for name, p in method.named_parameters() if p.grad is not None}
     return float(total.detach()), gradients
@@ -64,20 +68,37 @@ def published_step(name: str, **changes: Any) -> tuple[Watch, Recipe, int]:
         settings = part_settings(method.parts(), recipe.training.optimizer)
         optimizer = build_optimizer(method.parts(), settings)
         ema = Ema(method.student.network, recipe.training.ema)
+        for parameter in method.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        optimizer.step()  # from here on the optimizer's state exists
+        optimizer.zero_grad()
+        noise = Noise(0, batch.index, "train/1", DEVICE)
+        for denoiser in (method.student, *([method.teacher] if recipe.method.needs_teacher else [])):
+            if batch.x0 is not None:  # constants of the process
+                denoiser.process.corrupt(batch.x0, noise.uniform("t"), noise.uniform("u", denoiser.length))
         watch.clear()
-        for _ in range(2):  # the optimizer's state exists from the second step on
-            watch.clear()
-            narrow = recipe.training.precision == "bf16"
-            noise = Noise(0, batch.index, "train/1", DEVICE)
+        narrow = recipe.training.precision == "bf16"
+        for part in method.updates(0):
+            noise = Noise(0, batch.index, f"train/1/{part}" if part else "train/1", DEVICE)
             with torch.autocast(DEVICE, dtype=torch.bfloat16, enabled=narrow):
-                total = method(batch, noise, 0.5)[0]
+                total = method(batch, noise, 0.5, part)[0]
             total.float().backward()
-            torch.nn.utils.clip_grad_norm_(method.parameters(), 1.0)
+            torch.nn.utils.clip_grad_norm_(method.parts()[part].parameters, 1.0)
             optimizer.step()
-            ema.update(method.student.network)
+            if part == 0:
+                ema.update(method.student.network)
             optimizer.zero_grad()
-            torch.clear_autocast_cache()
+        torch.clear_autocast_cache()
     return watch, recipe, len(batch.index)
+
+
+def estimated_memory(recipe: Recipe) -> Memory:
+    """What `--dry-run` says about one process of a published recipe on that GPU."""
+    config = published_config(recipe.teacher)
+    assert config is not None
+    student = student_config(Model(config, build_on_meta(config)), recipe, 1)
+    with mock.patch.object(estimate, "gpu_memory", lambda device=None: GPU_BYTES):
+        return estimate.estimate(student, config, recipe, make_batch_plan(recipe.training.batch, None, 1))
 
 
 def _published_method(recipe: Recipe, config: Any) -> tuple[Method, Batch]:
@@ -88,7 +109,8 @@ def _published_method(recipe: Recipe, config: Any) -> tuple[Method, Batch]:
     if recipe.method.needs_teacher:
         on_gpu(method.teacher).requires_grad_(False)
     setattr(method.student.network, "checkpointing", recipe.training.activation_checkpointing)  # noqa: B010
-    batch = random_batch(recipe.training.batch, method.student.length, method.student.symbols, config.labels)
+    count = recipe.training.micro_batch or recipe.training.batch
+    batch = random_batch(count, method.student.length, method.student.symbols, config.labels)
     return method, batch.to(DEVICE)
 
 

@@ -9,9 +9,11 @@ import pytest
 import yaml
 
 from tests.device.pretend import Watch
-from tests.device.steps import published_sampling, published_step
+from tests.device.steps import estimated_memory, published_sampling, published_step
 
 BUDGETS = yaml.safe_load((Path(__file__).parent / "budgets.yaml").read_text(encoding="utf-8"))
+PUBLISHED = ["sdtt-7", "maskgit-imagenet256", "tauldr-cifar10"]
+PUBLISHED += [f"variational/{name}" for name in PUBLISHED]
 SLACK = 0.8
 """A figure below this share of its budget lowers the budget."""
 
@@ -38,6 +40,22 @@ def test_sampling_keeps_its_budget(budget: dict[str, Any]) -> None:
     watch = published_sampling(budget["recipe"], budget["count"], **options)
     watch.copied.clear()  # constants of the process, once
     check(watch, budget)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_estimate_is_within_a_tenth_of_the_peak(name: str) -> None:
+    """At t = 1, where nothing is known and the loss takes the most memory."""
+    watch, recipe, _ = published_step(name, method__time__one_share=1.0)
+    assert estimated_memory(recipe).total == pytest.approx(watch.memory.peak, rel=0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("changes", [{"activation_checkpointing": True}, {"precision": "fp32"}])
+def test_estimate_follows_the_options_of_training(changes: dict[str, Any]) -> None:
+    options = {f"training__{name}": value for name, value in changes.items()}
+    watch, recipe, _ = published_step("sdtt-7", method__time__one_share=1.0, **options)
+    assert estimated_memory(recipe).total == pytest.approx(watch.memory.peak, rel=0.1)
 
 
 @pytest.mark.slow

@@ -16,6 +16,9 @@ SMALL_CHUNKS = {"method.chunk_mb": 0.001, "method.cache_mb": 0.002}
 TRAINED: list[tuple[str, dict[str, Any]]] = [
     *((f"{method}/tiny-{task}", {}) for method in ("di4c",) for task in ("digits", "pixels", "text", "vq")),
     *((f"tiny-{task}", {}) for task in ("digits", "pixels", "text", "vq")),
+    *((f"moment_matching/tiny-{task}", {}) for task in ("pixels", "vq")),
+    ("moment_matching/tiny-text", SMALL_CHUNKS),
+    ("sdtt/tiny-text", {}),
     ("di4c/tiny-text", SMALL_CHUNKS),
     ("di4c/tiny-digits", {"method.stratified": True}),
     ("di4c/tiny-digits", {"method.reference_steps": 3}),
@@ -40,11 +43,12 @@ SAMPLED: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-def _names(cases: list[tuple[str, dict[str, Any]]]) -> list[str]:
+def case_names(cases: list[tuple[str, dict[str, Any]]]) -> list[str]:
+    """A name for each case."""
     return [" ".join([name, *(f"{key}={value}" for key, value in more.items())]) for name, more in cases]
 
 
-@pytest.mark.parametrize(("name", "changes"), TRAINED, ids=_names(TRAINED))
+@pytest.mark.parametrize(("name", "changes"), TRAINED, ids=case_names(TRAINED))
 def test_training_step_equals_the_cpu(name: str, changes: dict[str, Any]) -> None:
     recipe = recipe_file.read(name, {"training.dropout": 0.0, **changes})
     wanted, gradients = training_gradients(recipe, "cpu")
@@ -58,7 +62,7 @@ def test_training_step_equals_the_cpu(name: str, changes: dict[str, Any]) -> Non
     assert not watch.unfused
 
 
-@pytest.mark.parametrize(("name", "options"), SAMPLED, ids=_names(SAMPLED))
+@pytest.mark.parametrize(("name", "options"), SAMPLED, ids=case_names(SAMPLED))
 def test_samples_equal_the_cpu(name: str, options: dict[str, Any]) -> None:
     wanted = sample(name, "cpu", **options)
     with Watch():

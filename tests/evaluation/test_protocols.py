@@ -100,7 +100,7 @@ def test_prepare_rejects_fewer_samples_than_continuations(
 def test_evaluation_of_text_runs_with_a_judge(text_pair: tuple[Path, Path], judge_folder: Path, tmp_path: Path) -> None:
     options = ScorerOptions(judge=str(judge_folder))
     free = _run("owt-uncond", (text_pair[0], None), tmp_path / "a", 4, options=options)
-    assert {"perplexity", "perplexity_strict", "bits_per_byte", "entropy"} == set(free.cells[0].figures)
+    assert {"perplexity", "perplexity_strict", "bits_per_byte", "entropy", "distinct"} == set(free.cells[0].figures)
     assert free.instruments[0].detail["protocols"] == ["published", "strict"]
     prompts = tmp_path / "prompts.txt"
     prompts.write_text(

@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 
 from di4c_cli.errors import Failure, UserError
-from di4c_cli.evaluation import run, sampling
+from di4c_cli.evaluation import measurement, run, sampling
 from di4c_cli.evaluation.config import ScorerOptions
 from di4c_cli.evaluation.models import EvaluatedModel
 from di4c_cli.evaluation.parts import ScoreParts, identity
@@ -141,7 +141,7 @@ def test_evaluation_counts_sampling_time_once(
     """By a clock that only sampling moves: ten seconds a part, now or when the parts were made."""
     clock = [0.0]
     watch = SimpleNamespace(monotonic=lambda: clock[0])
-    for module in (run, sampling):
+    for module in (measurement, run, sampling):
         monkeypatch.setattr(module, "time", watch)
 
     class Slow(Counting):

@@ -80,6 +80,21 @@ def test_mdlm_obeys_time_conditioning(golden: Path) -> None:
         check(network_of(model), io["xt"], io[key], 2e-5, t=time_of(io["sigma"]))
 
 
+@pytest.mark.parametrize("name", ["DUO", "udlm"])
+def test_uniform_teacher_has_a_symbol_for_every_row(golden: Path, tmp_path: Path, name: str) -> None:
+    """Duo and UDLM are MDLM's network with the noise level on; no row is a mask."""
+    io = load_file(golden / "mdlm" / "io.safetensors")
+    config = json.loads((golden / "mdlm" / "config.json").read_text())
+    rows = config["vocab_size"]
+    (tmp_path / "config.json").write_text(json.dumps(config | {"model_type": name, "time_conditioning": True}))
+    (tmp_path / "model.safetensors").write_bytes((golden / "mdlm" / "model.safetensors").read_bytes())
+    model = load(str(tmp_path))
+    assert model.denoiser.symbols == rows and model.config.process["type"] == "uniform"
+    assert model.config.provenance["format"] == "duo"
+    check(network_of(model), io["xt"], io["logits_sigma_as_given"], 2e-5, t=time_of(io["sigma"]))
+    assert model.sample(2, steps=3).shape == (2, config["model_length"])
+
+
 def test_sdtt_teacher_with_a_doubled_prefix_is_the_same(golden: Path, tmp_path: Path) -> None:
     """The oldest SDTT teacher was pushed with one wrapper inside another."""
     tensors = load_file(golden / "sdtt" / "model.safetensors")

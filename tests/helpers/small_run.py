@@ -20,6 +20,7 @@ from safetensors.torch import load_file
 from di4c_cli import model_folder, recipe_file
 from di4c_cli.build import build_denoiser
 from di4c_cli.config import ModelConfig
+from di4c_cli.data.stream import Batch
 from di4c_cli.latent.config import LatentConfig
 from di4c_cli.recipe import Recipe
 from di4c_cli.training.metrics import read_rows
@@ -74,20 +75,29 @@ def small_recipe(teacher: Path | str, **overrides: Any) -> Recipe:
     return recipe_file.read(PAPER, values)
 
 
-def small_variational_recipe(teacher: Path | str, **overrides: Any) -> Recipe:
-    """The variational recipe of tiny-digits shrunk in the same way, without the teacher's own samples."""
-    values = {
-        "teacher": str(teacher),
-        "training.iterations": 6,
-        "training.batch": 4,
-        "training.checkpoint_every": 3,
-        "training.synthetic_share": 0.0,
-        "method.encoder_width": 16,
-        "latent.prior_width": 8,
-        "latent.dim": 2,
-    }
+def small_recipe_of(method: str, teacher: Path | str, **overrides: Any) -> Recipe:
+    """The recipe of another method for tiny-digits shrunk in the same way."""
+    values = {"teacher": str(teacher), "training.iterations": 6, "training.batch": 4, "training.checkpoint_every": 3}
     values |= {key.replace("__", "."): value for key, value in overrides.items()}
-    return recipe_file.read("tiny-digits", values)
+    return recipe_file.read(recipe_file.with_method("tiny-digits", method), values)
+
+
+def small_variational_recipe(teacher: Path | str, **overrides: Any) -> Recipe:
+    """The variational recipe of tiny-digits, without the teacher's own samples."""
+    sizes = {"method__encoder_width": 16, "latent__prior_width": 8, "latent__dim": 2, "training__synthetic_share": 0.0}
+    return small_recipe_of("variational", teacher, **sizes | overrides)
+
+
+class RandomSource:
+    """Uniform symbols and labels."""
+
+    def __init__(self, length: int, symbols: int, labels: int | None) -> None:
+        self.length, self.symbols, self.labels = length, symbols, labels
+
+    def read(self, start: int, count: int) -> Batch:
+        index = torch.arange(start, start + count)
+        x0 = (index[:, None] * 7919 + torch.arange(self.length) ** 2) % self.symbols
+        return Batch(index.tolist(), x0, None if self.labels is None else index % self.labels)
 
 
 def arguments(teacher: Path, out: Path, *more: str, iterations: int = 6, recipe: str = PAPER) -> list[str]:

@@ -34,6 +34,7 @@ FOREIGN: dict[str, list[str]] = {
     "maskgit_di4c_student": ["--heads", "4", "--codes", "40"],
     "tauldr/teacher": [],
     "tauldr/di4c_student": [],
+    **{name: [] for name in ("llada", "dream", "a2d", "bert", "roberta", "esm")},
 }
 """Published layouts, and the options with which they are converted."""
 OWN = ("digits", "text", "codes", "pixels", "student")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from di4c_cli import load
 from di4c_cli.errors import Di4cError, Failure, UserError
 from di4c_cli.teacher import recipe_for
 from tests.helpers.standin import BRANCH, GOLDEN, Fault, Run, StandIn, leftovers
+from tests.teacher.test_masked_lms import shard
 
 X = torch.full((2, 24), 97)
 
@@ -224,3 +226,16 @@ def test_dry_run_asks_for_the_named_revision(hub: StandIn, here: Path, tmp_path:
     recipe = recipe_file.read("sdtt-7", {"teacher": "sdtt-7@other", "data": "teacher"})
     found = preview(recipe, tmp_path / "run", 1, "cpu", measure=False)
     assert found.exit_code == 2 and "no revision" in found.teacher and "@other" in found.teacher
+
+
+def test_load_fetches_all_shards_and_the_tokenizer(hub: StandIn, here: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(GOLDEN / "llada", tmp_path / "llada"))
+    shard(copy)
+    names = [path.name for path in copy.iterdir() if path.name not in ("io.safetensors", "README.md")]
+    hub.add("me/sharded", {name: copy / name for name in names} | {"modeling_llada.py": b"raise SystemExit"})
+    hub.add("GSAI-ML/LLaDA-8B-Base", {name: copy / name for name in names})
+    for ref in ("me/sharded", "llada-8b"):
+        model = load(ref)
+        assert model.decode(torch.tensor([[33, 0]])) == ["w34 w0"] and model.denoiser.symbols == 35
+    assert not any("modeling" in path for _, path, _ in hub.requests)
+    assert load("me/sharded", offline=True).name == "sharded"

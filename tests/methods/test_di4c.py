@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from di4c_cli.data.stream import Batch
 from di4c_cli.denoiser import Denoiser
@@ -276,6 +277,31 @@ def test_forward_gives_a_graph_to_a_batch_without_unknown_positions(touch: bool)
     grads = [p.grad for p in method.parameters()]
     assert all(grad is None or not bool(grad.any()) for grad in grads)
     assert not touch or all(grad is not None for grad in grads)
+
+
+class CountedOperations(TorchDispatchMode):
+    """Counts the operations inside the block."""
+
+    count = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += function is not torch.ops.aten.view.default
+        return function(*args, **(kwargs or {}))
+
+
+def test_gradients_for_all_parameters_cost_nothing_where_all_are_used() -> None:
+    """DDP and FSDP need a gradient of every parameter; a zero for each of them used to cost six kernels."""
+    counts = []
+    for touch in (False, True):
+        method = method_of(MASKGIT)
+        method.unused = torch.nn.Parameter(torch.ones(3))
+        method.touch_all_parameters = touch
+        with CountedOperations() as operations:
+            method(batch_of(method.student, [0, 1]), Noise(0, [0, 1]))[0].backward()
+        counts.append(operations.count)
+        assert (method.unused.grad is not None) == touch
+    assert not bool(method.unused.grad.any())
+    assert counts[1] - counts[0] <= 3 * sum(p.grad is None or not bool(p.grad.any()) for p in method.parameters())
 
 
 def test_loss_clears_the_autocast_cache_between_the_passes_without_and_with_gradient(

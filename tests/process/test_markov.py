@@ -7,10 +7,18 @@ import itertools
 import pytest
 import torch
 
+from di4c_cli.errors import UserError
 from di4c_cli.noise import Noise
 from di4c_cli.process import Gaussian, Markov, Uniform, build
 
-PROCESSES = [Uniform(2, 1.0), Uniform(5, 3.0), Gaussian(6, 1.5, 8.0), Gaussian(7, 2.0, 3.0), Gaussian(16, 2.0, 20.0)]
+PROCESSES = [
+    Uniform(2, 1.0),
+    Uniform(5, 3.0),
+    Uniform(4, schedule="linear"),
+    Gaussian(6, 1.5, 8.0),
+    Gaussian(7, 2.0, 3.0),
+    Gaussian(16, 2.0, 20.0),
+]
 
 
 def one(value: float) -> torch.Tensor:
@@ -122,6 +130,8 @@ def test_posterior_survives_impossible_predictions() -> None:
 class Islands(Uniform):
     """Two states that mix unevenly, and a third without transitions."""
 
+    posterior = Markov.posterior
+
     def transition(self, s: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
         matrix = torch.tensor([[0.7, 0.3, 0.0], [0.4, 0.6, 0.0], [0.0, 0.0, 1.0]], dtype=torch.float64)
         return matrix.expand(len(t), -1, -1)
@@ -152,3 +162,23 @@ def test_transition_of_one_time_equals_that_of_many_times() -> None:
     process, t = Gaussian(8, 2.0, 3.0), torch.tensor([0.5, 0.5, 0.5]).double()
     mixed = process.transition(torch.zeros(3).double(), torch.tensor([0.5, 0.2, 0.5]).double())
     torch.testing.assert_close(process.transition(t * 0, t)[0], mixed[0])
+
+
+@pytest.mark.parametrize("process", [Uniform(7, 2.0), Uniform(7, schedule="linear")], ids=["exponential", "linear"])
+def test_posterior_of_the_uniform_chain_needs_no_matrix(process: Uniform) -> None:
+    generator = torch.Generator().manual_seed(0)
+    p0 = torch.rand(3, 4, 7, generator=generator, dtype=torch.float64).softmax(-1)
+    x_t = torch.randint(0, 7, (3, 4), generator=generator)
+    t, s = torch.tensor([1.0, 0.5, 0.2]).double(), torch.tensor([0.7, 0.0, 0.1]).double()
+    torch.testing.assert_close(process.posterior(p0, x_t, t, s), Markov.posterior(process, p0, x_t, t, s))
+
+
+def test_uniform_chain_over_a_large_vocabulary() -> None:
+    process, times = Uniform(50258, schedule="linear"), torch.tensor([0.3, 0.9]).double()
+    noise = Noise(0, range(2))
+    x0 = torch.full((2, 4000), 7)
+    x_t = process.corrupt(x0, times, noise.uniform("x", 4000))
+    assert ((x_t == 7).double().mean(1) - process.alpha(times)).abs().max() < 0.03
+    assert x_t[x_t != 7].double().mean() == pytest.approx(50258 / 2, rel=0.05) and int(x_t.max()) < 50258
+    with pytest.raises(UserError, match="analytical sampler"):
+        process.transition(times, times)

@@ -51,11 +51,13 @@ def children(process: subprocess.Popen[str]) -> list[psutil.Process]:
 
 
 @pytest.mark.slow
-def test_launch_of_two_processes_gives_the_losses_of_one_in_float64(teacher: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", ["di4c", "moment_matching"])
+def test_launch_of_two_processes_gives_the_losses_of_one_in_float64(teacher: Path, tmp_path: Path, method: str) -> None:
+    """The second method has two parts, whose gradients are averaged in turn."""
     steps = "20"
-    float64_run.main(str(teacher), str(tmp_path / "one"), steps)
+    float64_run.main(str(teacher), str(tmp_path / "one"), steps, method=method)
     # with two backward passes of one sample each, which must not change anything either
-    command = [sys.executable, "-m", float64_run.__name__, str(teacher), str(tmp_path / "two"), steps, "1"]
+    command = [sys.executable, "-m", float64_run.__name__, str(teacher), str(tmp_path / "two"), steps, "1", method]
     assert launch(2, command, cpu=True) == 0
     one, two = losses(tmp_path / "one"), losses(tmp_path / "two")
     assert len(one) == 20

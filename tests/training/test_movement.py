@@ -63,7 +63,7 @@ def test_run_with_one_unused_tensor_only_warns(teacher: Path, tmp_path: Path, mo
 
 
 def check(module: nn.Module) -> MovementCheck:
-    accelerator = make_accelerator("no", "cpu", [], Path())
+    accelerator = make_accelerator("fp32", "cpu", [], Path())
     return MovementCheck(accelerator, [name for name, _ in module.named_parameters()], list(module.parameters()))
 
 
@@ -75,7 +75,7 @@ def test_movement_check_sees_one_changed_number_and_a_changed_sign() -> None:
         with torch.no_grad():
             change(module.weight)
         with pytest.raises(Failure, match=r"1 of 2 weight tensors.*the first is bias"):
-            watch.check(optimizer, "no", MIN_STEPS, 1e-3)
+            watch.check(optimizer, "fp32", MIN_STEPS, 1e-3)
 
 
 def test_movement_check_judges_no_tensor_before_steps_and_rate_suffice() -> None:
@@ -84,8 +84,8 @@ def test_movement_check_judges_no_tensor_before_steps_and_rate_suffice() -> None
     watch = check(module)
     with torch.no_grad():
         module.bias.add_(1)
-    assert watch.check(optimizer, "no", MIN_STEPS - 1, 1e-3) == ""
-    assert watch.check(optimizer, "no", MIN_STEPS, 1e-9) == ""
+    assert watch.check(optimizer, "fp32", MIN_STEPS - 1, 1e-3) == ""
+    assert watch.check(optimizer, "fp32", MIN_STEPS, 1e-9) == ""
 
 
 def test_movement_check_tells_unused_tensors_from_stuck_ones() -> None:
@@ -98,5 +98,5 @@ def test_movement_check_tells_unused_tensors_from_stuck_ones() -> None:
             parameter.add_(1)
     assert "1 of 20" in watch.check(optimizer, "bf16", MIN_STEPS, 1e-3)
     optimizer.state[module[0]]["exp_avg"] = torch.full((3,), 1e-3)
-    with pytest.raises(Failure, match=r"1 of 20.*precision bf16.*--precision no"):
+    with pytest.raises(Failure, match=r"1 of 20.*precision bf16.*--precision fp32"):
         watch.check(optimizer, "bf16", MIN_STEPS, 1e-3)

@@ -10,7 +10,11 @@ import pytest
 import torch
 
 from di4c_cli.errors import UserError
-from di4c_cli.training import processes
+from di4c_cli.methods.base import TrainedPart
+from di4c_cli.model import load_folder
+from di4c_cli.training import loop, processes
+from di4c_cli.training.student_init import build_method, new_student, student_config
+from tests.helpers.small_run import small_recipe
 
 
 @pytest.fixture
@@ -25,11 +29,11 @@ def test_make_accelerator_passes_the_number_of_the_gpu(two_gpus: None, monkeypat
 
     def accelerator(**options: object) -> SimpleNamespace:
         asked.append((os.environ.get(processes.DEVICE_VARIABLE), options["cpu"]))
-        return SimpleNamespace(device=torch.device("cuda"))
+        return SimpleNamespace(device=torch.device("cuda"), state=None)
 
     monkeypatch.setattr(processes, "Accelerator", accelerator)
     for device in ("cuda:1", "cuda", None):
-        processes.make_accelerator("no", device, [], Path())
+        processes.make_accelerator("fp32", device, [], Path())
     assert asked == [("cuda:1", False), (None, False), (None, False)]
     assert processes.DEVICE_VARIABLE not in os.environ, "the next run chooses for itself"
 
@@ -37,7 +41,7 @@ def test_make_accelerator_passes_the_number_of_the_gpu(two_gpus: None, monkeypat
 def test_make_accelerator_leaves_the_environment_as_it_is() -> None:
     """A variable that stays set would put every later run of this Python process on the CPU."""
     before = dict(os.environ)
-    assert processes.make_accelerator("no", "cpu", [], Path()).device.type == "cpu"
+    assert processes.make_accelerator("fp32", "cpu", [], Path()).device.type == "cpu"
     assert dict(os.environ) == before
 
 
@@ -59,3 +63,21 @@ def test_apple_gpu_is_used_only_on_request(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
     assert processes.on_cpu(None) and processes.idle_mps()
     assert not processes.on_cpu("mps")
+
+
+def test_optimizer_is_built_for_parameters_on_the_device(teacher: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is fused only if its parameters are on a GPU by then."""
+
+    class Built(Exception):
+        pass
+
+    def build(parts: list[TrainedPart], settings: object) -> None:
+        raise Built({parameter.device.type for part in parts for parameter in part.parameters})
+
+    model, recipe = load_folder(teacher), small_recipe(teacher)
+    method = build_method(recipe, new_student(model, student_config(model, recipe, 1), recipe, 1), model.denoiser, 1)
+    monkeypatch.setattr(loop, "build_optimizer", build)
+    accelerator = processes.make_accelerator("fp32", "cpu", [], Path())
+    accelerator.state.device = torch.device("meta")
+    with pytest.raises(Built, match="meta"):
+        loop.TrainingLoop(accelerator, recipe, 1, method, None, None)  # type: ignore[arg-type]

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
 from di4c_cli.denoiser import Denoiser
@@ -20,7 +21,15 @@ from di4c_cli.noise import Noise
 from di4c_cli.training.metrics import read_rows
 from di4c_cli.training.run import RunOptions, distill
 from di4c_cli.training.student_init import build_method
-from tests.helpers.small_run import losses, run_cut, same, small_recipe, small_variational_recipe, weights
+from tests.helpers.small_run import (
+    losses,
+    run_cut,
+    same,
+    small_recipe,
+    small_recipe_of,
+    small_variational_recipe,
+    weights,
+)
 
 
 @pytest.mark.slow
@@ -161,3 +170,37 @@ def test_variational_run_stopped_anywhere_gives_the_same_student(teacher: Path, 
     assert losses(tmp_path / "whole") == losses(tmp_path / "cut")
     row = read_rows(tmp_path / "cut" / "metrics.jsonl")[-1]
     assert {"reconstruction", "kl", "negative_elbo", "prior_loss"} <= row.keys()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("data", ["embedded", "teacher"])
+def test_moment_matching_run_stopped_anywhere_gives_the_same_student(teacher: Path, tmp_path: Path, data: str) -> None:
+    """Student, auxiliary network and both optimizers resume bit for bit, with data and without."""
+    pool = {"training__synthetic_pool": 8, "training__synthetic_steps": 2}
+    recipe = small_recipe_of("moment_matching", teacher, data=data, method__auxiliary_lr=0.01, **pool)
+    distill(recipe, tmp_path / "whole", RunOptions())
+    run_cut(recipe, tmp_path / "cut", (1, 2), (1, 4))
+    assert same(weights(tmp_path / "whole"), weights(tmp_path / "cut"))
+    assert losses(tmp_path / "whole") == losses(tmp_path / "cut")
+    rows = [read_rows(tmp_path / name / "metrics.jsonl") for name in ("whole", "cut")]
+    assert [row["auxiliary"] for row in rows[0]] == [row["auxiliary"] for row in rows[1]]
+    assert rows[0][0]["gap"] == 0 and all(row["gap"] != 0 for row in rows[0][1:]), "it starts as the teacher"
+    one, other = (tmp_path / name / "round-1/checkpoints/step-00000006/model.safetensors" for name in ("whole", "cut"))
+    stored = load_file(one)
+    assert same(stored, load_file(other)) and any(name.startswith("auxiliary.") for name in stored)
+    assert not any("auxiliary" in name for name in weights(tmp_path / "whole")), "the folder holds the student only"
+
+
+@pytest.mark.slow
+def test_sdtt_rounds_keep_the_teachers_architecture(teacher: Path, tmp_path: Path) -> None:
+    """Three rounds without λ, stopped in between; the student is a teacher for Di4C."""
+    recipe = small_recipe_of("sdtt", teacher, training__iterations=2)
+    distill(recipe, tmp_path / "whole", RunOptions())
+    run_cut(recipe, tmp_path / "cut", (1, 1), (3, 1))
+    assert same(weights(tmp_path / "whole"), weights(tmp_path / "cut"))
+    first, last = load_folder(teacher), load_folder(tmp_path / "whole" / "student")
+    assert last.config.kind == "student" and last.config.latent is None
+    assert first.denoiser.network.state_dict().keys() == last.denoiser.network.state_dict().keys()
+    assert "self-distillation through time" in (tmp_path / "whole" / "student" / "README.md").read_text()
+    distill(small_recipe(tmp_path / "whole" / "student", training__iterations=1), tmp_path / "on-top", RunOptions())
+    assert load_folder(tmp_path / "on-top" / "student").denoiser.latent is not None

@@ -67,7 +67,7 @@ class Scorer(ABC):
         """Name, hash and reference. Stored scores belong to the hash."""
 
     def prepare(self, sampling: CellSampling) -> None:  # noqa: B027 (most have nothing to prepare)
-        """Called before each cell."""
+        """Called before `score` and `summarise` of each cell."""
 
     @abstractmethod
     def score(self, x: Tensor, decoded: Any) -> Scores:

@@ -16,7 +16,8 @@ from di4c_cli.evaluation.protocol import PromptSpec
 from di4c_cli.evaluation.results import Figure, Instrument
 from di4c_cli.evaluation.sample_files import read_texts
 from di4c_cli.evaluation.scorers.base import Scorer, ScorerContext, figure_of, register_scorer
-from di4c_cli.metric.diversity import DISTINCT_GROUP, distinct, grouped_self_bleu, unigram_entropy
+from di4c_cli.metric.diversity import DISTINCT_GROUP, distinct, distinct_words, grouped_self_bleu, unigram_entropy
+from di4c_cli.metric.gradient_moment import gradient_moment
 from di4c_cli.metric.interval import of_mean
 from di4c_cli.metric.judge import (
     PUBLISHED,
@@ -33,14 +34,20 @@ from di4c_cli.tasks.text import TextTask
 
 DEFAULT_JUDGE = "gpt2-large"
 """The judge of published generative perplexities."""
-MAUVE_TOKENS = 100
-"""Judge tokens of each text that MAUVE compares."""
+COMPARED_TOKENS = 100
+"""Judge tokens of each text that MAUVE and the gradient moment compare."""
 ANCHOR_SAMPLES = 1000
 """Held-out windows that show the figure of real text."""
 
 
 def _load_judge(context: ScorerContext) -> CausalJudge:
-    return load_judge(context.options.judge or DEFAULT_JUDGE, context.options.device)
+    return _cached_judge(context.options.judge or DEFAULT_JUDGE, context.options.device)
+
+
+@lru_cache(maxsize=1)
+def _cached_judge(ref: str, device: str) -> CausalJudge:
+    """The judge, shared by the scorers of one evaluation."""
+    return load_judge(ref, device)
 
 
 class TextScorer(Scorer):
@@ -131,12 +138,12 @@ def _ngram_scorer(task: TextTask, prompts: PromptSpec | None) -> NgramScorer:
     return NgramScorer(task, prompts)
 
 
-def _distinct(parts: ScoreParts) -> Figure:
+def _distinct(parts: ScoreParts, what: str = "bigrams") -> Figure:
     """Share of new bigrams without the last, smaller group, whose share would be larger."""
     values, last = parts.column("distinct"), list(parts.ranges())[-1][1]
     whole = values[:-1] if len(values) > 1 and last < DISTINCT_GROUP else values
     groups = f"groups of {DISTINCT_GROUP} samples"
-    return figure_of(of_mean(whole, over=groups), "higher", note=f"bigrams, {groups}")
+    return figure_of(of_mean(whole, over=groups), "higher", note=f"{what}, {groups}")
 
 
 @register_scorer("judge")
@@ -165,7 +172,7 @@ class JudgeScorer(TextScorer):
 
     def instrument(self) -> Instrument:
         protocols = [PUBLISHED] * self.direct + [STRICT] * (not self.prompt)
-        detail = {"protocols": protocols, "window": self.judge.window, **self.prompt_detail()}
+        detail = {"protocols": protocols, "window": self.judge.window, "distinct": "words", **self.prompt_detail()}
         return Instrument(name=self.judge.name, kind="judge", digest=self.judge.digest, detail=detail)
 
     def score(self, x: Tensor, decoded: Any) -> Scores:
@@ -180,6 +187,7 @@ class JudgeScorer(TextScorer):
             )
         if not self.prompt:
             out["strict"] = np.array([strict_score(self.judge, text) for text in decoded])
+            out["distinct"] = distinct_words(decoded)
         return out
 
     def _entropy(self, ids: np.ndarray, decoded: list[str]) -> np.ndarray:
@@ -198,7 +206,7 @@ class JudgeScorer(TextScorer):
                 raise UserError("All samples are empty for the judge.", "Look at the samples.")
             out["perplexity"] = self.mean(losses[~np.isnan(losses)], "lower", note=note, transform=np.exp)
         if not self.prompt:
-            out |= _strict_figures(parts.column("strict"))
+            out |= {**_strict_figures(parts.column("strict")), "distinct": _distinct(parts, "bigrams of words")}
         out["entropy"] = self.mean(parts.column("entropy"), "higher", "nats")
         return out | self.self_bleu(parts)
 
@@ -214,25 +222,41 @@ def _strict_figures(sums: np.ndarray) -> dict[str, Figure]:
     }
 
 
-@register_scorer("mauve")
-class MauveScorer(Scorer):
-    """MAUVE of samples against real texts: the mean over runs of the quantisation."""
+def judge_scorers(context: ScorerContext) -> tuple[str, ...]:
+    """A judge's scorers; two of them compare with real texts, if there are any."""
+    return ("judge",) if context.options.reference is None or context.prompts else ("judge", "mauve", "gradient_moment")
 
-    main = "mauve"
+
+class ReferenceScorer(Scorer):
+    """Compares the judge's features of samples with those of real texts."""
+
+    needs = ""
+    """What the user is told it is."""
 
     def __init__(self, judge: CausalJudge, reference: list[str], name: str) -> None:
         self.judge, self.name = judge, name
         self.reference_count, self.reference_digest = len(reference), text_digest(reference)
-        self.reference = judge.features(reference, MAUVE_TOKENS).double().numpy()
+        self.reference = self.features(reference).double().numpy()
 
     @classmethod
-    def create(cls, context: ScorerContext) -> MauveScorer:
+    def create(cls, context: ScorerContext) -> ReferenceScorer:
         path = context.options.reference
-        if context.model is None or not isinstance(context.model.codec, Text):
-            raise UserError("MAUVE compares texts.", "Name a text model with --student or --teacher.")
+        if context.image_size or (context.model is not None and not isinstance(context.model.codec, Text)):
+            raise UserError(f"{cls.needs} compares texts.", "Name a text model with --student or --teacher.")
         if path is None:
-            raise UserError("MAUVE compares with real texts.", "Name them with --reference FILE.txt.")
-        return cls(_load_judge(context), read_texts(path), path.name)
+            raise UserError(f"{cls.needs} compares with real texts.", "Name them with --reference FILE.txt.")
+        texts = read_texts(path)
+        if len(texts) < 2:
+            raise UserError(f"{path} holds one text only.", "Give real texts, one per line.")
+        return cls(_load_judge(context), texts, path.name)
+
+    def features(self, texts: list[str]) -> Tensor:
+        """One row for each text."""
+        raise NotImplementedError
+
+    def detail(self) -> dict[str, Any]:
+        """Settings that the figure depends on."""
+        return {"tokens": COMPARED_TOKENS}
 
     def instrument(self) -> Instrument:
         return Instrument(
@@ -242,14 +266,41 @@ class MauveScorer(Scorer):
             reference=self.name,
             reference_n=self.reference_count,
             reference_digest=self.reference_digest,
-            detail={"runs": MAUVE_RUNS, "scale": MAUVE_SCALE, "tokens": MAUVE_TOKENS, "features": "last hidden state"},
+            detail=self.detail(),
         )
 
     def score(self, x: Tensor, decoded: Any) -> Scores:
-        return {"features": self.judge.features(decoded, MAUVE_TOKENS).numpy().astype(np.float32)}
+        return {"features": self.features(decoded).numpy().astype(np.float32)}
+
+
+@register_scorer("mauve")
+class MauveScorer(ReferenceScorer):
+    """MAUVE of samples against real texts: the mean over runs of the quantisation."""
+
+    main, needs = "mauve", "MAUVE"
+
+    def features(self, texts: list[str]) -> Tensor:
+        return self.judge.features(texts, COMPARED_TOKENS)
+
+    def detail(self) -> dict[str, Any]:
+        return {"runs": MAUVE_RUNS, "scale": MAUVE_SCALE, **super().detail(), "features": "last hidden state"}
 
     def summarise(self, parts: ScoreParts) -> dict[str, Figure]:
         runs = mauve_runs(parts.column("features"), self.reference)
         spread = float(runs.std(ddof=1))
         note = f"mean of {MAUVE_RUNS} runs, their standard deviation {spread:.4f}; depends on n"
         return {"mauve": Figure(value=float(runs.mean()), better="higher", note=note)}
+
+
+@register_scorer("gradient_moment")
+class GradientMomentScorer(ReferenceScorer):
+    """Distance of the judge's mean gradient on samples from that on real texts."""
+
+    main, needs = "gradient_moment", "The gradient moment"
+
+    def features(self, texts: list[str]) -> Tensor:
+        return self.judge.gain_gradients(texts, COMPARED_TOKENS)
+
+    def summarise(self, parts: ScoreParts) -> dict[str, Figure]:
+        interval = gradient_moment(parts.column("features"), self.reference)
+        return {"gradient_moment": figure_of(interval, "lower", note="unbiased, so it may be below zero")}

@@ -59,7 +59,7 @@ class Accumulators:
         """Rows b `(n,)`: the student's log_p `(n, L, S)`, log p̄ `(n, S)`, targets K and P `(n, S)`."""
         p = self.inputs
         single = self.at(log_p, symbols)
-        mean = torch.logsumexp(single, 1) - math.log(p.latents)
+        mean = self.log_mean(single)
         self.ratio.index_add_(0, b, single - mean[:, None])
         self.product.index_add_(0, b, mean)
         if teacher is not None:
@@ -75,13 +75,24 @@ class Accumulators:
             elif p.control_variate == "convex":
                 self._count("consis_indep", b, entropy - mean_cross_entropy(log_p, at_u))
 
+    def log_mean(self, single: Tensor) -> Tensor:
+        """log p̄ `(n, X)` from log p(x; λ_i) `(n, L, X)`."""
+        return self.inputs.group.log_mean(torch.logsumexp(single, 1) - math.log(self.inputs.latents))
+
+    def collect(self) -> None:
+        """Complete the sums with those of the other processes of the group, when all rows are added."""
+        group, names = self.inputs.group, list(self.rows)
+        self.ratio = group.concatenate(self.ratio, 1)
+        means = group.mean(torch.stack([self.rows[name] for name in names]))
+        self.rows = dict(zip(names, means))
+
     def _count(self, name: str, b: Tensor, value: Tensor) -> None:
         self.rows[name].index_add_(0, b, value.to(self.dtype))
 
     @property
     def captured(self) -> Tensor:
         """log p(x) - log p̄(x) of the configurations, `(B, X)`: log-sum-exp over λ after the sum over d."""
-        return torch.logsumexp(self.ratio, 1) - math.log(self.inputs.latents)
+        return torch.logsumexp(self.ratio, 1) - math.log(self.inputs.all_latents)
 
     def terms(self) -> dict[str, Tensor]:
         """Unweighted terms per sample, `(B,)`: eq. consis-cv, L_corr, eq. marginal-loss, distil surrogate."""
@@ -112,12 +123,12 @@ class Accumulators:
         bound has 1/L instead.
         """
         p = self.inputs
-        joint = torch.softmax(self.ratio, 1)[b]
-        alone = torch.softmax(single, 1)
+        joint = p.group.own(torch.softmax(self.ratio, 1))[b]
+        alone = (single - self.log_mean(single)[:, None]).exp_().div_(p.all_latents)
         if p.control_variate == "none":
             alone.zero_()
         elif p.control_variate == "convex":
-            alone[:, :, : self.draws] = 1 / p.latents
+            alone[:, :, : self.draws] = 1 / p.all_latents
         scale = torch.zeros(len(p.x_t), self.configs, dtype=joint.dtype, device=joint.device)
         if self.draws:
             scale[:, : self.draws] = (weights.consis / self.draws)[:, None]
@@ -163,28 +174,27 @@ def log_target_ratio(mixture: Tensor | None, log_mean: Tensor, latents: int) -> 
 
 
 def logit_gradient(
-    log_p: Tensor, symbols: Tensor, sparse: Tensor, shift: Tensor | None, single: Tensor | None
+    latents: int, log_p: Tensor, symbols: Tensor, sparse: Tensor, shift: Tensor | None, single: Tensor | None
 ) -> Tensor:
-    """Gradient at the logits `(n, L, S)`; overwrites log_p.
+    """Gradient at the logits `(n, L, S)`, or at those of some of L = `latents`; overwrites log_p.
 
     Every term has the form c_i p_i - G_i with c_i = Σ_s G_i. G collects R p_i / (L p̄) from cross-entropies
     of the marginal, target/L from those of single λ, and the sparse weights `(n, L, X)` at `symbols` (n, X).
     The logarithms keep the gradient of a symbol whose probability underflows under every λ.
     """
-    count = log_p.shape[1]
     level = sparse.sum(-1, keepdim=True)
     from_mixture = None
     if shift is not None:
         from_mixture = (log_p + shift[:, None]).exp_()
         level = level + from_mixture.sum(-1, keepdim=True)
     if single is not None:
-        single = (single / count)[:, None]
+        single = (single / latents)[:, None]
         level = level + single.sum(-1, keepdim=True)
     grad = log_p.exp_().mul_(level)
     for part in (from_mixture, single):
         if part is not None:
             grad.sub_(part)
-    return grad.scatter_add_(2, symbols[:, None].expand(-1, count, -1), -sparse)
+    return grad.scatter_add_(2, symbols[:, None].expand(-1, log_p.shape[1], -1), -sparse)
 
 
 def weighted(weights: TermWeights, terms: dict[str, Tensor]) -> Tensor:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -50,7 +50,8 @@ class ChunkedLoss:
     def __init__(self, inputs: LossInputs, student: Prediction) -> None:
         self.inputs, self.student = inputs, student
         self.symbols = student.process.symbols
-        self.shares = inputs.weights.divided(len(inputs.x_t))  # of the batch's mean
+        # of the batch's mean; the mean over processes must add up what those of a group contribute to one sample
+        self.shares = inputs.weights.divided(len(inputs.x_t) / inputs.group.size)
         self.sums = Accumulators(inputs, self.symbols)
         self.head: LinearHead | OpaqueHead = head_of(student.network, student.hidden)
 
@@ -67,6 +68,7 @@ class ChunkedLoss:
                 chunk.log_p = None
             if not (gradient and chunk.keep_targets):
                 chunk.shift = chunk.single = None
+        self.sums.collect()
         terms = self.sums.terms()
         out = LossOutput(weighted(p.weights, terms), terms, probe.figures(self.sums) if probe else {})
         if gradient:
@@ -122,7 +124,7 @@ class ChunkedLoss:
         p = self.inputs
         distil = p.weights.present["distil"]
         mixture, chunk.single = weighted_targets(self.shares, distil, p.control_variate, chunk.b, teacher, at_u)
-        chunk.log_p, chunk.shift = log_p, log_target_ratio(mixture, log_mean, p.latents)
+        chunk.log_p, chunk.shift = log_p, log_target_ratio(mixture, log_mean, p.all_latents)
 
     def targets(self, chunk: Chunk) -> tuple[Tensor | None, Tensor | None]:
         """Marginals of the teacher K and of the student at u P, `(n, S)` each; also draws the x_j."""
@@ -130,11 +132,13 @@ class ChunkedLoss:
         teacher = at_u = None
         if p.needs_teacher and p.teacher is not None:
             teacher, _ = averaged(p.teacher, b * p.teacher_latents, p.teacher_latents, d)
+            teacher = p.group.mean(teacher) if p.teacher_is_mixture else teacher
         if chunk.consis and p.student_u is not None and p.place is not None:
             uniform = None if p.uniform is None or p.samples is not None else p.uniform[b, :, d]
             at_u, drawn = averaged(p.student_u, p.place[b] * p.latents, p.latents, d, uniform)
+            at_u = p.group.mean(at_u)
             if drawn is not None and self.sums.samples is not None:
-                self.sums.samples[b, :, d] = drawn
+                self.sums.samples[b, :, d] = p.group.concatenate(drawn, 1)
         return teacher, at_u
 
     def student_rows(self, chunk: Chunk) -> tuple[Tensor, Tensor]:
@@ -151,7 +155,7 @@ class ChunkedLoss:
         log_mean = log_p.new_empty(len(chunk.b), self.symbols)
         for rows in groups(len(chunk.b), log_p[0].numel(), log_p):
             log_mean[rows] = normalise_(log_p[rows])
-        return log_p, log_mean
+        return log_p, self.inputs.group.log_mean(log_mean)
 
     def second_pass(self, chunks: list[Chunk], out: LossOutput) -> None:
         """Gradients at the hidden states of the student at t and at its head."""
@@ -180,7 +184,7 @@ class ChunkedLoss:
             log_p = chunk.log_p[rows]
             sparse = self.sums.symbol_weights(self.shares, chunk.b[rows], self.sums.at(log_p, symbols[rows]))
             parts = [None if x is None else x[rows] for x in (chunk.shift, chunk.single)]
-            logit_gradient(log_p, symbols[rows], sparse.to(log_p.dtype), *parts)
+            logit_gradient(self.inputs.all_latents, log_p, symbols[rows], sparse.to(log_p.dtype), *parts)
         return chunk.log_p.flatten(0, 1)
 
 
@@ -198,12 +202,21 @@ def normalise_(z: Tensor) -> Tensor:
     return torch.logsumexp(z, 1) - math.log(count)
 
 
+class FusedLoss(Protocol):
+    """A loss of hidden states and head weights in one call."""
+
+    head: LinearHead | OpaqueHead
+
+    def run(self, gradient: bool, diagnostics: bool) -> LossOutput:
+        """Values per sample and, with `gradient`, the gradients of their mean."""
+
+
 class _Fused(torch.autograd.Function):
     """(hidden states of the student at t, head weights) -> mean loss; the forward pass computes the gradient too."""
 
     @staticmethod
     def forward(
-        ctx: Any, loss: ChunkedLoss, gradient: bool, diagnostics: bool, box: list[LossOutput], *tensors: Tensor
+        ctx: Any, loss: FusedLoss, gradient: bool, diagnostics: bool, box: list[LossOutput], *tensors: Tensor
     ) -> Tensor:
         out = loss.run(gradient, diagnostics)
         ctx.grads = [out.hidden_grad, *out.head_grads]
@@ -222,9 +235,13 @@ class _Fused(torch.autograd.Function):
 
 def evaluate(inputs: LossInputs, student: Prediction, diagnostics: bool = True) -> tuple[Tensor, LossOutput]:
     """Mean loss with a graph behind it, and the values per sample."""
-    loss = ChunkedLoss(inputs, student)
+    return differentiable(ChunkedLoss(inputs, student), student.hidden, diagnostics)
+
+
+def differentiable(loss: FusedLoss, hidden: Tensor, diagnostics: bool = False) -> tuple[Tensor, LossOutput]:
+    """Mean of a loss whose forward pass computes the gradient too, with a graph, and the values per sample."""
     box: list[LossOutput] = []
-    tensors = [student.hidden, *loss.head.parameters]
+    tensors = [hidden, *loss.head.parameters]
     gradient = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
     total = _Fused.apply(loss, gradient, diagnostics, box, *tensors)  # type: ignore[no-untyped-call]
     return total, box[0]

@@ -16,6 +16,7 @@ from di4c_cli.methods.kernels.accumulators import (
     weighted_targets,
 )
 from di4c_cli.methods.kernels.inputs import TermWeights
+from di4c_cli.methods.latent_group import ALONE, LatentGroup
 
 PROBED_ROWS = 2
 """Rows per sample on which gradient norms and λ-sensitivity are measured; norms are scaled to all rows."""
@@ -70,7 +71,7 @@ class Probe:
         squares = {name: zero.clone() for name in TERMS}
         for rows in self.kept:
             seen.index_add_(0, rows.b, torch.ones_like(rows.b, dtype=seen.dtype))
-            sensitivity.index_add_(0, rows.b, pairwise_kl(rows.log_p).to(zero))
+            sensitivity.index_add_(0, rows.b, pairwise_kl(rows.log_p, sums.inputs.group).to(zero))
             for name, value in squared_gradients(sums, rows).items():
                 squares[name].index_add_(0, rows.b, value.to(zero))
         seen = seen.clamp_min(1)
@@ -95,14 +96,14 @@ def correlation(sums: Accumulators) -> dict[str, Tensor]:
     return out
 
 
-def pairwise_kl(log_p: Tensor) -> Tensor:
+def pairwise_kl(log_p: Tensor, group: LatentGroup = ALONE) -> Tensor:
     """Mean of KL(p(·; λ_i) ‖ p(·; λ_j)) over i ≠ j at rows, log_p `(n, L, S)` -> `(n,)`; 0 for one latent."""
-    count = log_p.shape[1]
+    count = log_p.shape[1] * group.size
     if count == 1:
         return log_p.new_zeros(len(log_p))
     p = log_p.exp()
-    own = (p * log_p).sum(-1).mean(1)
-    cross = (p.mean(1) * log_p.mean(1)).sum(-1)
+    own = group.mean((p * log_p).sum(-1).mean(1))
+    cross = (group.mean(p.mean(1)) * group.mean(log_p.mean(1))).sum(-1)
     return (own - cross).clamp_min(0) * (count / (count - 1))
 
 
@@ -111,17 +112,17 @@ def squared_gradients(sums: Accumulators, rows: ProbeRows) -> dict[str, Tensor]:
     weights, variate = sums.inputs.weights, sums.inputs.control_variate
     nothing = TermWeights(**{name: torch.zeros_like(weights.distil) for name in TERMS})
     sparse = sums.symbol_weights(weights, rows.b, sums.at(rows.log_p, rows.symbols)).to(rows.log_p.dtype)
-    out = {}
+    out, group = {}, sums.inputs.group
     for name in TERMS:
         weight = getattr(weights, name)
         if not weights.present[name]:
             continue
         alone = replace(nothing, **{name: weight})
         mixture, single = weighted_targets(alone, name == "distil", variate, rows.b, rows.teacher, rows.at_u)
-        shift = log_target_ratio(mixture, rows.log_mean, sums.inputs.latents)
+        shift = log_target_ratio(mixture, rows.log_mean, sums.inputs.all_latents)
         own = torch.zeros_like(sparse)
         columns = {"consis": slice(0, sums.draws), "corr": slice(sums.draws, None)}.get(name, slice(0, 0))
         own[..., columns] = sparse[..., columns]
-        grad = logit_gradient(rows.log_p.clone(), rows.symbols, own, shift, single)
-        out[name] = grad.square_().sum((1, 2))
+        grad = logit_gradient(sums.inputs.all_latents, rows.log_p.clone(), rows.symbols, own, shift, single)
+        out[name] = group.mean(grad.square_().sum((1, 2))) * group.size
     return out

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from di4c_cli.denoiser import Prediction
+from di4c_cli.methods.latent_group import ALONE, LatentGroup
 
 
 @dataclass(frozen=True)
@@ -32,14 +33,14 @@ class TermWeights:
         found = torch.stack([(getattr(self, name) != 0).any() for name in names]).tolist()
         return dict(zip(names, found))
 
-    def divided(self, by: int) -> TermWeights:
+    def divided(self, by: float) -> TermWeights:
         """Each sample's share in a mean over `by` samples."""
         return TermWeights(self.distil / by, self.consis / by, self.corr / by, self.marginal / by)
 
 
 @dataclass(frozen=True)
 class LossInputs:
-    """B samples with L latents each: everything but the student at t.
+    """B samples with L latents each, maybe divided over the processes of `group`: everything but the student at t.
 
     `teacher`: predictions of x_t, numbers b·K + k for sample b, K = 1 for a product teacher. `student_u`:
     predictions of x_u, numbers place[b]·L + j for the samples with place[b] ≥ 0. The j-th consistency
@@ -48,10 +49,12 @@ class LossInputs:
 
     x_t: Tensor
     latents: int
+    """Of this process; L in all."""
     weights: TermWeights
     control_variate: str = "marginal"
     teacher: Prediction | None = None
     teacher_latents: int = 1
+    teacher_is_mixture: bool = False
     student_u: Prediction | None = None
     place: Tensor | None = None
     uniform: Tensor | None = None
@@ -59,10 +62,16 @@ class LossInputs:
     x0: Tensor | None = None
     chunk_bytes: int = 64 << 20
     cache_bytes: int = 256 << 20
+    group: LatentGroup = ALONE
 
     def __post_init__(self) -> None:
         if self.student_u is not None and self.uniform is None and self.samples is None:
             raise ValueError("the consistency term needs uniforms or samples at u")
+
+    @property
+    def all_latents(self) -> int:
+        """L, over all processes of the group."""
+        return self.latents * self.group.size
 
     @property
     def needs_teacher(self) -> bool:
@@ -79,7 +88,7 @@ class LossInputs:
         """M, consistency samples per sample."""
         if not self.needs_student_u:
             return 0
-        return self.latents if self.samples is None else self.samples.shape[1]
+        return self.all_latents if self.samples is None else self.samples.shape[1]
 
 
 @dataclass

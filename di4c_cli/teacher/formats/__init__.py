@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from difflib import get_close_matches
 from typing import Any
 
 from di4c_cli.errors import UserError
 from di4c_cli.teacher.bundle import TokenizerOnly
 from di4c_cli.teacher.formats import maskgit, own, tauldr, vqgan
-from di4c_cli.teacher.formats.dit import MDLM, SDTT, SdttStudent
+from di4c_cli.teacher.formats.bert import BERT, ESM, ROBERTA
+from di4c_cli.teacher.formats.dit import DUO, MDLM, SDTT, SdttStudent
+from di4c_cli.teacher.formats.llama import A2D, DREAM, LLADA
 from di4c_cli.teacher.model_files import ModelFiles
 
-FORMATS: tuple[Any, ...] = (own, SDTT, MDLM, SdttStudent(), maskgit, tauldr)
+BY_CONFIG: tuple[Any, ...] = (SDTT, MDLM, DUO, LLADA, DREAM, A2D, BERT, ROBERTA, ESM)
+FORMATS: tuple[Any, ...] = (own, *BY_CONFIG, SdttStudent(), maskgit, tauldr)
 """The order of detection: formats that need no checkpoint to be opened come first."""
 
 
@@ -24,13 +29,37 @@ def find(source: ModelFiles, extra: Callable[[], tuple[Any, ...]] = tuple) -> An
     if vqgan.detect(source):
         hint = "Use `di4c convert` on a MaskGIT transformer with --vqgan."
         raise TokenizerOnly(f"{source.name} is an image tokenizer, not a teacher.", hint)
+    if source.unreadable:
+        raise source.unreadable[0]
+    tree = source.tree(lambda tree: isinstance(tree.get("model_type"), str))
+    if tree is not None:
+        raise _unknown_type(source.name, tree["model_type"])
     names = ", ".join(path.name for path in source.files[:4]) or "nothing"
     problem = f"{source.name} holds no config.json and no checkpoint of a known format, but {names}."
     raise UserError(problem, f"Known formats: {', '.join(known.NAME for known in FORMATS)}.")
+
+
+NEAREST = (
+    (r"llada.*moe|llada_?2", "llada", "its MLPs are mixtures of experts"),
+    (r"sdar|bd3lm|block", "mdlm", "it writes block after block"),
+    (r"sedd|radd", "mdlm", "it gives scores and not probabilities"),
+    (r"bert|electra|mpnet", "bert", "its blocks are built otherwise"),
+    (r"t5|bart|encoder|decoder", "bert", "it has an encoder and a decoder"),
+    (r"gpt|llama|qwen|mistral|gemma|phi|olmo|bloom|opt", "a2d", "its attention is causal"),
+)
+"""Patterns of model types, the nearest family, and what differs."""
+
+
+def _unknown_type(name: str, model_type: str) -> UserError:
+    like = get_close_matches(model_type, [known.NAME for known in BY_CONFIG], 1, 0.0)[0]
+    found = (entry[1:] for entry in NEAREST if re.search(entry[0], model_type.lower()))
+    family, difference = next(found, (like, "its configuration is another one"))
+    problem = f"{name} is a model of the type '{model_type[:40]}'; the nearest family is {family}, but {difference}."
+    return UserError(problem, f"Known formats: {', '.join(known.NAME for known in FORMATS)}.")
 
 
 def recipe_by_config(source: ModelFiles) -> str | None:
     """The recipe for a model whose configuration tells its format; None where the weights are needed too."""
     if own.detect(source):
         return own.recipe(source)
-    return next((known.RECIPE for known in (SDTT, MDLM) if source.tree(known.is_config)), None)
+    return next((known.RECIPE for known in BY_CONFIG if source.tree(known.is_config)), None)

@@ -22,6 +22,7 @@ TOKEN_TABLE = "vocab_embed.embedding"
 ROTARY_BUFFER = "rotary_emb.inv_freq"
 LATENT_WEIGHT = "latent_projection.0.weight"
 PUBLISHED_LENGTH = 1024
+BERT_SIZE = 30522
 SDTT_NAMES = {"width": "hidden_size", "depth": "n_blocks", "heads": "n_heads", "length": "length"}
 MDLM_NAMES = {"width": "hidden_dim", "depth": "n_blocks", "heads": "n_heads", "length": "model_length"}
 """Our names of settings and those of the two configurations; the others are the same in all three."""
@@ -52,14 +53,19 @@ def sdtt_settings(tree: Tree) -> Tree:
 
 def is_mdlm_config(tree: Tree) -> bool:
     """A flat configuration, told from SDTT's by `hidden_dim` and `model_length` at the top level."""
-    return "hidden_dim" in tree and "model_length" in tree
+    return "hidden_dim" in tree and "model_length" in tree and not is_uniform_config(tree)
+
+
+def is_uniform_config(tree: Tree) -> bool:
+    """Duo and UDLM write MDLM's configuration with a `model_type` of their own."""
+    return tree.get("model_type") in ("DUO", "duo", "udlm")
 
 
 def mdlm_settings(tree: Tree) -> Tree:
     """The settings under our names; MDLM's vocabulary counts the mask."""
     found = _renamed(tree, MDLM_NAMES | {"time_conditioning": "time_conditioning"})
     if type(tree.get("vocab_size")) is int:
-        found["symbols"] = tree["vocab_size"] - 1
+        found["symbols"] = tree["vocab_size"] - (not is_uniform_config(tree))
     return found
 
 
@@ -76,6 +82,7 @@ class HubFormat:
     is_config: Callable[[Tree], bool]
     settings_of: Callable[[Tree], Tree]
     RECIPE: str = "sdtt-7"
+    uniform: bool = False
 
     def detect(self, source: ModelFiles) -> bool:
         """By the configuration and the names of the tensors."""
@@ -85,12 +92,13 @@ class HubFormat:
         """The teacher; the EMA is not in these files, so there is only one set of weights."""
         tree, path = source.tree(self.is_config), source.tensor_file(holds_dit)
         assert tree is not None and path is not None
-        settings = self.settings_of(tree)
+        settings = {"time_conditioning": self.uniform} | self.settings_of(tree) | {"uniform": self.uniform}
         return bundle(source, path.name, source.tensors(path), settings, options, {"format": self.NAME})
 
 
 SDTT = HubFormat("sdtt", is_sdtt_config, sdtt_settings)
 MDLM = HubFormat("mdlm", is_mdlm_config, mdlm_settings)
+DUO = HubFormat("duo", is_uniform_config, mdlm_settings, "duo", uniform=True)
 
 
 class SdttStudent:
@@ -134,13 +142,13 @@ def holds_dit(names: Any) -> bool:
     return has_suffix(names, TOKEN_TABLE) and has_suffix(names, "output_layer.linear.weight")
 
 
-def sizes(tensors: dict[str, Tensor], where: str) -> dict[str, int]:
-    """Sizes from the shapes: symbols, width, depth, cond_dim, and the heads if the rotary buffer is there."""
+def sizes(tensors: dict[str, Tensor], where: str, uniform: bool = False) -> dict[str, int]:
+    """Sizes from the shapes; a table has one row for the mask unless `uniform`. The rotary buffer tells the heads."""
     table, condition = tensors.get(TOKEN_TABLE), tensors.get("sigma_map.mlp.0.bias")
     if table is None or table.dim() != 2 or condition is None or condition.dim() != 1 or len(table) < 2:
         raise UserError(f"{where} lacks the token table or the noise embedding of a DiT.", "Fetch it again.")
     depth = len({name.split(".")[1] for name in tensors if name.startswith("blocks.")})
-    found = {"symbols": len(table) - 1, "width": table.shape[1], "depth": depth, "cond_dim": len(condition)}
+    found = {"symbols": len(table) - (not uniform), "width": table.shape[1], "depth": depth, "cond_dim": len(condition)}
     buffer = tensors.get(ROTARY_BUFFER)
     if buffer is not None and buffer.dim() == 1 and len(buffer):
         found["heads"] = max(1, table.shape[1] // (2 * len(buffer)))
@@ -162,6 +170,8 @@ def text_codec(symbols: int, tokenizer: str | None, options: LoadOptions) -> tup
         if not is_regular(path):
             raise UserError(f"There is no tokenizer file {path}.", "Name a tokenizer.json.")
         return {"type": "text", "file": path.name}, path.parent
+    if tokenizer is None and symbols in (BERT_SIZE - 1, BERT_SIZE):  # the models of LM1B do not say it
+        tokenizer = "bert-base-uncased"
     name = "gpt2" if tokenizer in (None, "gpt2", "openai-community/gpt2") else str(tokenizer)
     codec: dict[str, Any] = {"type": "text", "name": name}
     if symbols < GPT2_SIZE:
@@ -180,7 +190,8 @@ def bundle(
     """The bundle of a DiT; `settings` are the configuration's own values, checked against the weights."""
     doubled = any(name.startswith("backbone.backbone.") for name in tensors)  # a wrapper saved inside another
     kept, renamed, unused = strip(tensors, "backbone.backbone." if doubled else "backbone.")
-    found = sizes(kept, where)
+    uniform = settings.get("uniform", False)
+    found = sizes(kept, where, uniform)
     agree(found, settings, where)
     heads = options.heads or found.get("heads") or settings.get("heads")
     if type(heads) is not int or heads < 1:
@@ -198,8 +209,9 @@ def bundle(
             "length": options.length or settings.get("length") or PUBLISHED_LENGTH,
             "dropout": settings.get("dropout", 0.1),
             "time_conditioning": settings.get("time_conditioning", False),
+            **({"mask": False} if uniform else {}),
         },
-        process={"type": "masked", "symbols": found["symbols"], "schedule": "linear"},
+        process={"type": "uniform" if uniform else "masked", "symbols": found["symbols"], "schedule": "linear"},
         latent=LatentConfig(dim=1, inject="token", features="sinusoid") if student else None,
         codec=codec,
         provenance={**source.origin, **provenance},

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from torch import Tensor
+
 from di4c_cli import recipe_file
 from di4c_cli.build import check_fit
 from di4c_cli.codec import locate
+from di4c_cli.config import ModelConfig
+from di4c_cli.errors import UserError
 from di4c_cli.limits import read_config
-from di4c_cli.model_folder import read_shapes, read_tensors, weights_file
+from di4c_cli.metric.features import tensors_digest
+from di4c_cli.model_folder import read_shapes, read_tensors, weights_file, with_base
 from di4c_cli.teacher import safe
 from di4c_cli.teacher.bundle import Bundle, LoadOptions
 from di4c_cli.teacher.formats.dit import text_codec
 from di4c_cli.teacher.model_files import ModelFiles, is_own_config
 
 NAME = "di4c"
+NAME_BASE = "Name the teacher with --base of `di4c convert`, which writes the whole student."
 
 
 def folder_of(source: ModelFiles) -> Path | None:
@@ -41,8 +47,30 @@ def read(source: ModelFiles, options: LoadOptions) -> Bundle:
         config.provenance = {**config.provenance, "loaded_from": dict(source.origin)}
     if options.tokenizer is not None:
         config.codec, folder = text_codec(config.network["symbols"], None, options)
+    if config.adapter is not None:
+        return Bundle(config, _whole_adapter(config, path.parent, options), str(path), folder=folder)
     check_fit(config, read_shapes(path), str(path))  # before any tensor is read
     return Bundle(config, read_tensors(path), str(path), folder=folder)
+
+
+def _whole_adapter(config: ModelConfig, folder: Path, options: LoadOptions) -> dict[str, Tensor]:
+    """An adapter merged into its teacher's weights; the teacher is `--base`, or the one that may be loaded unnamed."""
+    # imported here: these modules import this package
+    from di4c_cli.lineage import find_teacher, recorded_teacher
+    from di4c_cli.teacher import read as read_model
+
+    found = find_teacher(config.provenance, folder)
+    if options.base is None and found is None:
+        name = recorded_teacher(config.provenance) or "its teacher"
+        raise UserError(f"'{config.name}' is an adapter of '{name}', which is not known here.", NAME_BASE)
+    ref, settings = (options.base, {}) if options.base is not None else (found.ref, found.options)  # type: ignore[union-attr]
+    base = read_model(str(ref), **settings).load()
+    if base.config.adapter is not None:
+        raise UserError(f"The teacher of '{config.name}' is an adapter itself.", "Merge it with `di4c convert` first.")
+    weights = base.denoiser.network.state_dict()
+    if config.provenance.get("base_digest") not in (None, tensors_digest(weights)):
+        raise UserError(f"'{ref}' is not the teacher with which '{config.name}' was trained.", NAME_BASE)
+    return with_base(folder, config, weights)
 
 
 def recipe(source: ModelFiles) -> str | None:
@@ -54,4 +82,4 @@ def recipe(source: ModelFiles) -> str | None:
     made = config.provenance.get("recipe")
     name = made.get("name") if isinstance(made, dict) and made.get("kind") == "distill" else None
     published = {"dit": "sdtt-7", "maskgit": "maskgit-imagenet256", "unet": "tauldr-cifar10"}
-    return name if name in recipe_file.names() else published[config.network["type"]]
+    return name if name in recipe_file.names() else published.get(config.network["type"], "masked-lm")
