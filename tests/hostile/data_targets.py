@@ -114,6 +114,7 @@ def prompts(root: Path, place: Path, rng: random.Random) -> Case:
         copy(root / "models" / "digits", place / "in" / "digits")
         story = damage(copy(root / "shards", place / "in" / "shards"), rng, ".json")
         words = ["sample", "--teacher", "in/digits", "-n", "4", "--steps", "1", "--out", "in/shards"]
+        words += ["--processes", "2"] if rng.random() < 0.1 else []
         return Case(words, story, replaced=("in/shards",))
     name = {"--prompt-file": "prompt.txt", "--infill": "infill.txt"}.get(way) or rng.choice(
         ["prompts.txt", "prompts.npy"]

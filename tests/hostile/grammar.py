@@ -59,6 +59,9 @@ BASES: dict[str, list[list[str]]] = {
     "recipes show": [["tiny-digits"]],
 }
 
+LINK, LINKED = "special/\udcff", "in/digits"
+"""A link, whose name is no text, to a model."""
+
 
 @dataclass(frozen=True)
 class Parameter:
@@ -152,7 +155,7 @@ def make_special(place: Path) -> None:
     (folder / "loop").symlink_to("loop")
     (folder / "dangling").symlink_to("nowhere/at/all")
     (folder / "folder").mkdir()
-    (folder / "\udcff").symlink_to("../in/digits")
+    (place / LINK).symlink_to(f"../{LINKED}")
     (folder / "empty").write_bytes(b"")
     (folder / "λ 字\x1b[8m").write_text("x\n")
     (folder / "closed").write_text("x\n")

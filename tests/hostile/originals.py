@@ -222,6 +222,8 @@ def _recipes(root: Path) -> None:
         ("masked-lm", 6),
     ):
         shutil.copy(recipe_file.find(name), root / f"{number}-{name.replace('/', '-')}.yaml")
+    sweep = yaml.safe_load((root / "3-ablations-alpha.yaml").read_text())
+    (root / "3-ablations-alpha.yaml").write_text(yaml.safe_dump(sweep | {"rows": sweep["rows"][:2]}, sort_keys=False))
     adapted = yaml.safe_load((root / "1-di4c-tiny-digits.yaml").read_text())
     adapted["training"]["adapter"] = {"type": "lora", "rank": 4, "alpha": 8.0, "targets": ["out_proj"]}
     (root / "7-adapter.yaml").write_text(yaml.safe_dump(adapted, sort_keys=False))

@@ -55,6 +55,8 @@ def option_case(root: Path, place: Path, given: list[tuple[grammar.Parameter, st
     )
     paths = [Path(name) for name in named if str(Path(name)) not in (".", "..", "in")]
     prefixes = tuple(str(path) if path.parts[0] in ("in", "special") else path.parts[0] for path in paths)
+    if any(str(path) == grammar.LINK for path in paths):
+        prefixes += (grammar.LINKED,)
     return Case(words, "options", STOP_SECONDS, None, prefixes)
 
 
@@ -132,7 +134,7 @@ def folder(root: Path, place: Path, rng: random.Random) -> Case:
             ["sample", "--student", "in/model", "-n", "1", "--json"],
             ["convert", "in/model", "out/model"],
             ["convert", "in/model", "out/model", "--verbose"],
-            ["eval", "--teacher", "in/model", "--steps", "1", "-n", "2", "--out", "out/e"],
+            ["eval", "--teacher", "in/model", "--steps", "1", "-n", "2", "--out", "out/e", *_processes(rng)],
             ["distill", "--teacher", "in/model", "--dry-run", "--data", "teacher", *SHORT, "--out", "out/r"],
             [
                 "distill",
@@ -149,6 +151,9 @@ def folder(root: Path, place: Path, rng: random.Random) -> Case:
             ["push", "in/model", "me/model"],
         ]
     )
+    if words[0] == "eval" and _ending(name) == "txt":
+        link(root / "judge", place / "in" / "judge")
+        words += ["--judge", "in/judge"]
     prepare = hub_cases.serve({}) if words[0] == "push" else None
     return Case(words, f"{name}: {story}", prepare=prepare, model="out/model" if words[0] == "convert" else "")
 
@@ -187,6 +192,11 @@ def recipe(root: Path, place: Path, rng: random.Random) -> Case:
     if rng.random() < 0.1:
         words = ["recipes", "show", "in/recipe.yaml"]
     return Case(words, story, STOP_SECONDS)
+
+
+def _processes(rng: random.Random) -> list[str]:
+    """Sometimes two processes, which take a while to start."""
+    return ["--processes", "2"] if rng.random() < 0.05 else []
 
 
 def _other_recipe(path: Path, rng: random.Random) -> str:
@@ -239,7 +249,7 @@ def result(root: Path, place: Path, rng: random.Random) -> Case:
     path = copy(root / "run" / "evaluation", place / "in" / "e")
     copy(root / "evaluation", place / "in" / "other")
     story = damage(path, rng, ".json")
-    again = ["eval", "--teacher", "in/digits", "--steps", "1,2", "-n", "3", "--out", "in/e"]
+    again = ["eval", "--teacher", "in/digits", "--steps", "1,2", "-n", "3", "--out", "in/e", *_processes(rng)]
     words = rng.choice(
         [
             ["report", "in/e", "--out", "out/page.html"],
