@@ -79,7 +79,7 @@ def settings(tree: Tree, tensors: dict[str, Tensor], options: LoadOptions, where
         sound = types is None or (types.shape[1:] == row and len(types))
         if table is None or table.shape[1:] != row or not sound:
             raise UserError(f"{where} lacks its positions or their types.", FETCH_AGAIN)
-        if padding >= len(table):
+        if padding is None or padding >= len(table):
             raise impossible
         if kind != "bert":  # row `padding` stands for padding, the next one for the first position
             table = table[padding:]
