@@ -156,7 +156,7 @@ def test_eval_measures_samples_of_a_file(judge_folder: Path) -> None:
     done = run("eval", "--samples", "mine.txt", "--judge", judge_folder, "--json")
     assert done.exit_code == 0, done.output
     figures = json.loads(done.stdout)["cells"][0]["figures"]
-    assert list(figures) == ["perplexity", "perplexity_strict", "bits_per_byte", "entropy"]
+    assert list(figures) == ["perplexity", "perplexity_strict", "bits_per_byte", "distinct", "entropy"]
 
 
 @pytest.mark.slow

@@ -92,6 +92,8 @@ def lay_out(judge: Path) -> None:
     shutil.copytree(GOLDEN / "tauldr" / "di4c_student", "runs/cifar10")
     shutil.copy(GOLDEN / "tauldr" / "teacher" / "checkpoints" / "ckpt_0001999999.pt", ".")
     shutil.copy(GOLDEN / "tauldr" / "teacher" / "config" / "config_001.yaml", ".")
+    shutil.copytree(ROOT / "tests" / "golden" / "bert", "my-masked-lm")
+    np.save("points.npy", np.random.default_rng(0).integers(0, 50, size=(200, 2)))
     torch.jit.script(Scan()).save("inception.pt")
     images = np.random.default_rng(0).integers(0, 24, size=(30, 8, 8, 3)).astype(np.uint8)
     np.savez("cifar10-train.npz", images=images)
