@@ -10,7 +10,7 @@ import pytest
 
 SAMPLE = {
     "methods/kernels/chunked.py: torch.arange(count": "train di4c/tiny-digits",
-    "latent/prior.py: torch.zeros(len(t)": "sample tiny-digits-student steps=2 hybrid=0",
+    "latent/prior.py: torch.zeros(len(t)": "sample tiny-text-student steps=3",
     "sampler/confidence.py: torch.full": "sample tiny-vq steps=2 sampler=confidence dtype=float32",
     "process/masked.py: torch.full": "sample tiny-text-student steps=3",
 }
