@@ -91,6 +91,8 @@ def as_di4c_error(error: BaseException) -> Di4cError:
     if shortage is not None:
         return shortage
     said = first_line(error)
+    if any(kind.__name__ == "TorchDynamoException" for kind in type(error).__mro__):  # no compiler, no folder for it
+        return Failure(f"torch.compile failed: {said}.", "Train with --set training.compile=false.")
     if isinstance(error, ImportError):
         path = write_crash_file(error)
         return Failure(f"The installation of di4c is damaged: {said}.", f"Install it again.{_details(path)}")

@@ -72,6 +72,15 @@ def test_guarded_reports_lack_of_memory_in_one_sentence(
     assert f"Out of memory on {place}." in said and "--micro-batch 1" in said
 
 
+def test_guarded_says_how_to_do_without_a_compiler(capsys: pytest.CaptureFixture[str]) -> None:
+    from torch._dynamo.exc import BackendCompilerFailed
+
+    error = BackendCompilerFailed("inductor", PermissionError(13, "Permission denied", "/somewhere"), None)
+    assert ended(error) == 1
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "torch.compile failed" in said and "training.compile=false" in said
+
+
 @pytest.mark.parametrize(
     "error",
     [

@@ -137,37 +137,6 @@ WORDS = [
         "main",
     ),
 ]
-SETTINGS = [
-    *(
-        "training.iterations",
-        "training.batch",
-        "training.optimizer.lr",
-        "training.ema",
-        "method.latents",
-        "latent.dim",
-        "seed",
-    ),
-    *(
-        "training.checkpoint_every",
-        "sampling.steps",
-        "sampling.tile",
-        "data",
-        "teacher",
-        "name",
-        "method",
-        "latent",
-        "rounds",
-    ),
-    *(
-        "training.optimizer.betas",
-        "method.time",
-        "training",
-        "nothing.at.all",
-        "latent.distribution",
-        "training.precision",
-        "",
-    ),
-]
 YAMLS = [
     "2024-02-31",
     "0b_",

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from di4c_cli import load
+from di4c_cli import load, model_folder
 from di4c_cli.errors import UserError
 from di4c_cli.teacher import recipe_for
 from di4c_cli.teacher.convert import convert
@@ -145,6 +145,8 @@ HOSTILE: list[tuple[str, dict[str, Any], str]] = [
     ("roberta", {"pad_token_id": 13}, "network.length"),
     ("roberta", {"layer_norm_eps": 0}, "network.eps"),
     ("esm", {"rope_theta": -1}, "rope_base"),
+    ("esm", {"pad_token_id": "x"}, "impossible id 'x'"),
+    ("esm", {"pad_token_id": -1}, "impossible id -1"),
     ("esm", {"tie_word_embeddings": "yes"}, "network.tied"),
 ]
 
@@ -155,6 +157,28 @@ def test_hostile_configurations_are_refused_in_one_sentence(
 ) -> None:
     with pytest.raises(UserError, match=told):
         load(str(change(folder(kind), **changes)))
+
+
+@pytest.mark.parametrize("name", ["../secret.safetensors", "/etc/passwd", "config.json", "", "other/x.safetensors"])
+def test_index_of_shards_names_only_tensor_files_beside_it(folder: Any, name: str) -> None:
+    path = folder("llada")
+    shard(path)
+    shutil.copy(path / "model-00001-of-00002.safetensors", path.parent / "secret.safetensors")
+    index = path / "model.safetensors.index.json"
+    tree = json.loads(index.read_text())
+    tree["weight_map"] = dict.fromkeys(tree["weight_map"], name)
+    index.write_text(json.dumps(tree))
+    with pytest.raises(UserError, match=r"lacks the shard|not a readable checkpoint|torch checkpoint"):
+        load(str(path))
+
+
+def test_shards_must_fit_into_memory_together(folder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = folder("llada")
+    shard(path)
+    largest = max(file.stat().st_size for file in path.glob("*.safetensors"))
+    monkeypatch.setattr(model_folder, "physical_memory", lambda: largest + 1)
+    with pytest.raises(UserError, match=r"2 files beside .* are larger than this machine's memory"):
+        load(str(path))
 
 
 def test_wrong_tensors_are_refused_in_one_sentence(folder: Any) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -103,6 +105,42 @@ def test_adapter_asks_for_its_teacher_and_rejects_another(run: Path, teacher: Pa
     save_file({name: value + 1 for name, value in weights.items()}, other / "model.safetensors")
     with pytest.raises(UserError, match="not the teacher"):
         load(str(folder), base=str(other))
+
+
+def test_adapter_with_other_tensors_is_rejected(run: Path, teacher: Path, tmp_path: Path) -> None:
+    """Another type or rank, a factor without the other, a factor beside λ, a weight of the base."""
+    folder = Path(shutil.copytree(run / "student", tmp_path / "student"))
+    files = {name: load_file(folder / f"{name}.safetensors") for name in ("adapter_model", "model")}
+    first = next(name for name in files["adapter_model"] if ".lora_A." in name)
+    layer = first.removeprefix("base_model.model.").removesuffix(".lora_A.weight")
+    down = files["adapter_model"][first]
+    for file, change in (
+        ("adapter_model", {first: down.long()}),
+        ("adapter_model", {first: down.to(torch.float8_e4m3fn)}),
+        ("adapter_model", {first: down[:1]}),
+        ("adapter_model", {first.replace("lora_A", "lora_C"): down.clone()}),
+        ("adapter_model", {"latent_x.lora_A.weight": down + 1, "latent_x.lora_B.weight": down + 2}),
+        ("adapter_model", {"x": down + 1}),
+        ("model", {f"{layer}.weight": torch.zeros(2, 2)}),
+    ):
+        save_file(files[file] | change, folder / f"{file}.safetensors")
+        with pytest.raises(UserError, match="does not fit its teacher"):
+            load(str(folder), base=str(teacher))
+        save_file(files[file], folder / f"{file}.safetensors")
+
+
+def test_adapter_of_an_adapter_is_rejected(run: Path, tmp_path: Path) -> None:
+    """Also one whose recipe and history name itself, which would be read without end."""
+    with pytest.raises(UserError, match="needs a whole model"):
+        load(str(run), base=str(run))
+    copied = Path(shutil.copytree(run, tmp_path / "run"))
+    recipe, config = copied / "recipe.yaml", copied / "student" / "config.json"
+    recipe.write_text(yaml.safe_dump(yaml.safe_load(recipe.read_text()) | {"teacher": str(copied / "student")}))
+    tree = json.loads(config.read_text())
+    tree["provenance"]["teacher"] = "student"
+    config.write_text(json.dumps(tree))
+    with pytest.raises(UserError, match="needs a whole model"):
+        load(str(copied))
 
 
 @pytest.mark.slow

@@ -20,6 +20,7 @@ from di4c_cli.config import ModelConfig
 from di4c_cli.errors import UserError
 from di4c_cli.foreign.regular import is_regular
 from di4c_cli.foreign.tokenizer import vocabulary
+from di4c_cli.model_folder import check_file_size
 from di4c_cli.network.rotary import Rotary
 from di4c_cli.sampler.config import SamplingConfig
 from di4c_cli.teacher import pickles
@@ -133,6 +134,7 @@ def has_type(*types: str) -> Callable[[Tree], bool]:
 def stored_tensors(source: ModelFiles) -> tuple[str, dict[str, Tensor]]:
     """All tensors of the model: of one safetensors file, of the shards that an index lists, or of a pickle."""
     shards = source.shards()
+    check_file_size(*shards)
     found: dict[str, Tensor] = {}
     for path in shards:
         part = _tensors_at(source, path)
