@@ -193,7 +193,7 @@ def test_limits_allow_large_but_legitimate_requests(monkeypatch: pytest.MonkeyPa
         (["distill", "-r", "moment_matching/tiny-digits", "--set", "method.steps=[99999999]"], "65536"),
         (["sweep", "ablations/alpha", "--samples", "99999999999"], "10000000"),
         *(
-            (command.split() + ["--processes", "99999999"], "processes")
+            ([*command.split(), "--processes", "99999999"], "processes")
             for command in ("sample", "eval", "sweep ablations/alpha")
         ),
         (["distill", "--processes", "99999999"], "processes"),
