@@ -9,6 +9,7 @@ from pathlib import Path
 from di4c_cli import files, hub
 from di4c_cli.config import ADAPTER_FILES, ModelConfig
 from di4c_cli.errors import UserError
+from di4c_cli.foreign.regular import is_plain_name
 from di4c_cli.limits import read_config
 from di4c_cli.teacher import plugins, registry
 from di4c_cli.teacher.bundle import LoadOptions
@@ -90,7 +91,7 @@ def _fetch_shards(fetcher: hub.Fetcher) -> None:
     for tree in ModelFiles("", [path for path in fetcher.files if path.name.endswith(".index.json")]).trees:
         listed = tree.get("weight_map")
         for name in sorted({str(name) for name in listed.values()} if isinstance(listed, dict) else [])[:MAX_FILES]:
-            if Path(name).name != name:
+            if not is_plain_name(name):
                 raise UserError(f"The index of {fetcher.repo} lists {name!r}, not a plain name.", "Fetch it again.")
             fetcher.get(name)
 
