@@ -99,7 +99,6 @@ def _eval(config: EvaluationConfig, json: bool, group: ProcessGroup) -> None:
     from di4c_cli.evaluation.pipeline import expand, prepare
     from di4c_cli.evaluation.results import run_folder
     from di4c_cli.report.page import write_all
-    from di4c_cli.report.table import steps_saved_caption, steps_saved_rows
 
     done: list[Results] = []
     for one in expand(config):
@@ -122,10 +121,7 @@ def _eval(config: EvaluationConfig, json: bool, group: ProcessGroup) -> None:
         found = [results.model_dump(mode="json") for results in done]
         emit_json(found[0] if len(found) == 1 else {"evaluations": found})
         return
-    rows = [row for results in done for row in steps_saved_rows(results)]
-    if rows:
-        show_table("Steps saved at equal quality", list(rows[0]), [list(row.values()) for row in rows])
-        emit(steps_saved_caption(done[0]))
+    show_steps_saved(done)
 
 
 def _eval_file(path: Path, config: EvaluationConfig, json: bool) -> None:
@@ -179,6 +175,16 @@ def parse_numbers(text: str | None, flag: str, kind: type[Number]) -> list[Numbe
     if not all(0 < number < math.inf for number in numbers):
         raise UserError(f"{flag} {text} contains a number that is not above 0.", f"Write e.g. {flag} 1,2,4.")
     return list(dict.fromkeys(numbers))
+
+
+def show_steps_saved(done: list[Results]) -> None:
+    """Print the steps that students save, if the results have repeats."""
+    from di4c_cli.report.table import steps_saved_caption, steps_saved_rows
+
+    rows = [row for results in done for row in steps_saved_rows(results)]
+    if rows:
+        show_table("Steps saved at equal quality", list(rows[0]), [list(row.values()) for row in rows])
+        emit(steps_saved_caption(done[0]))
 
 
 def show(results: Results, protocol: EvaluationProtocol | None = None) -> None:

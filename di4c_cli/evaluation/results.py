@@ -58,6 +58,8 @@ class ModelEntry(Section):
     digest: str = Field(description="hash of its tensors")
     parameters: Count
     teacher: str = ""
+    information: str = Field(default="", description="what a student learned from: its teacher, data, labels")
+    forwards: float | None = Field(default=None, description="training compute in network-forward equivalents")
     provenance: dict[str, Any] = Field(default_factory=dict)
 
 
@@ -95,9 +97,11 @@ class StepsSaved(Section):
 
     `steps_saved` is the number of steps at which the teacher is as good, divided by `steps`; a lower bound if
     `at_least`, because the teacher was not as good at any of its step counts. `ratio` and `diversity` compare
-    with the teacher at the same step count, `diversity_best` with the teacher at its largest step count.
+    with the teacher at the same step count, `diversity_best` with the teacher at its largest step count,
+    `diversity_equal` with the teacher at the steps of equal quality.
     """
 
+    row: str = "student"
     steps: Count
     quality: Figure
     teacher_quality: Figure
@@ -106,6 +110,7 @@ class StepsSaved(Section):
     ratio: Figure
     diversity: Figure | None = None
     diversity_best: Figure | None = None
+    diversity_equal: Figure | None = None
     nearer_to_training: Figure | None = None
     teacher_nearer_to_training: Figure | None = None
 

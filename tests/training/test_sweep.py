@@ -16,6 +16,7 @@ from di4c_cli.cli.app import app
 from di4c_cli.errors import UserError
 from di4c_cli.evaluation.config import ScorerOptions
 from di4c_cli.report.table import protocol_tables
+from di4c_cli.tasks.registry import TASKS
 from di4c_cli.training.run import RunOptions, distill
 from di4c_cli.training.run_folder import RunFolder
 from di4c_cli.training.sweep import prepare_evaluation, with_students
@@ -228,4 +229,9 @@ def test_sweep_rejects_too_few_samples_before_the_training() -> None:
 
 def test_recipes_list_the_shipped_sweeps() -> None:
     kinds = {name: recipe_file.kind_of(name) for name in recipe_file.names()}
-    assert {name for name, kind in kinds.items() if kind == "sweep"} == {"ablations/alpha", "ablations/latents"}
+    contests = {f"contest/{task}" for task in TASKS}
+    assert {name for name, kind in kinds.items() if kind == "sweep"} == {
+        "ablations/alpha",
+        "ablations/latents",
+        *contests,
+    }

@@ -105,14 +105,14 @@ class NgramScorer(TextScorer):
 
     def instrument(self) -> Instrument:
         reference = f"{len(self.task.lines[0])} training speeches of tiny-text"
-        detail = {"held_out_bits_per_char": self.anchor, **self.prompt_detail()}
+        detail = {"held_out_bits_per_char": self.anchor, "scores": "with symbols", **self.prompt_detail()}
         name, digest = self.judge.name, self.judge.digest
         return Instrument(name=name, kind="judge", digest=digest, reference=reference, detail=detail)
 
     def score(self, x: Tensor, decoded: Any) -> Scores:
         ids = x.cpu().numpy()
         own = {"bits_per_char": self._bits(x, decoded), "entropy": unigram_entropy(ids[:, self.prompt :])}
-        return own | (self.self_bleu_scores(ids) or {"distinct": distinct(ids, 2)})
+        return own | (self.self_bleu_scores(ids) or {"distinct": distinct(ids, 2), "symbols": np.unique(ids)})
 
     def _bits(self, x: Tensor, decoded: list[str]) -> np.ndarray:
         if not self.prompt:
@@ -130,7 +130,10 @@ class NgramScorer(TextScorer):
             "bits_per_char": self.mean(parts.column("bits_per_char"), "lower", "bits"),
             "entropy": self.mean(parts.column("entropy"), "higher", "nats"),
         }
-        return out | (self.self_bleu(parts) or {"distinct": _distinct(parts)})
+        if self.has_groups:
+            return out | self.self_bleu(parts)
+        used = Figure(value=len(np.unique(parts.column("symbols"))), better="higher", note="depends on n")
+        return out | {"distinct": _distinct(parts), "vocabulary": used}
 
 
 @lru_cache(maxsize=1)
