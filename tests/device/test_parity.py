@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from di4c_cli import recipe_file
 from di4c_cli.noise import Noise
@@ -55,6 +56,7 @@ SAMPLED: list[tuple[str, dict[str, Any]]] = [
     ("labelled-pixels", {"steps": 2}),
 ]
 SCORED = [("tiny-digits", torch.float32), ("tiny-text", torch.float32), ("tiny-text", torch.bfloat16)]
+NUMBERED: list[Sequence[int] | Tensor] = [range(7, 10), [9, 2, 5], torch.tensor([9, 2, 5])]
 
 
 def case_names(cases: list[tuple[str, dict[str, Any]]]) -> list[str]:
@@ -111,8 +113,8 @@ def test_log_probs_equal_the_cpu(name: str, dtype: torch.dtype) -> None:
     assert torch.allclose(found.float(), wanted.float(), atol=1e-5 if dtype is torch.float32 else 0.05)
 
 
-@pytest.mark.parametrize("index", [range(7, 10), [9, 2, 5]], ids=["consecutive", "scattered"])
-def test_noise_has_the_bits_of_the_cpu_and_is_made_on_the_device(index: Sequence[int]) -> None:
+@pytest.mark.parametrize("index", NUMBERED, ids=["consecutive", "scattered", "tensor"])
+def test_noise_has_the_bits_of_the_cpu_and_is_made_on_the_device(index: Sequence[int] | Tensor) -> None:
     with Watch() as watch:
         found = held(Noise(3, index, "test", "gpu").uniform("u", 1000))
     assert torch.equal(found, Noise(3, index, "test").uniform("u", 1000))
