@@ -81,7 +81,7 @@ def test_training_step_equals_the_cpu(name: str, changes: dict[str, Any]) -> Non
     largest = max(float(value.abs().max()) for value in gradients.values())
     worst = max(float((value - ours[key]).abs().max()) for key, value in gradients.items())
     assert worst < 1e-2 * largest
-    assert not watch.unfused
+    assert not watch.unfused and not +watch.indexed_from_cpu
 
 
 def test_batch_without_unknown_positions_has_gradients_of_zero() -> None:
@@ -96,8 +96,9 @@ def test_batch_without_unknown_positions_has_gradients_of_zero() -> None:
 @pytest.mark.parametrize(("name", "options"), SAMPLED, ids=case_names(SAMPLED))
 def test_samples_equal_the_cpu(name: str, options: dict[str, Any]) -> None:
     wanted = sample(name, "cpu", **options)
-    with Watch():
+    with Watch() as watch:
         assert torch.equal(sample(name, "gpu", **options), wanted)
+    assert not +watch.indexed_from_cpu
 
 
 @pytest.mark.parametrize(("name", "dtype"), SCORED)
