@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from di4c_cli import recipe_file
 from di4c_cli.noise import Noise
@@ -55,6 +56,7 @@ SAMPLED: list[tuple[str, dict[str, Any]]] = [
     ("labelled-pixels", {"steps": 2}),
 ]
 SCORED = [("tiny-digits", torch.float32), ("tiny-text", torch.float32), ("tiny-text", torch.bfloat16)]
+NUMBERED: list[Sequence[int] | Tensor] = [range(7, 10), [9, 2, 5], torch.tensor([9, 2, 5])]
 
 
 def case_names(cases: list[tuple[str, dict[str, Any]]]) -> list[str]:
@@ -79,7 +81,7 @@ def test_training_step_equals_the_cpu(name: str, changes: dict[str, Any]) -> Non
     largest = max(float(value.abs().max()) for value in gradients.values())
     worst = max(float((value - ours[key]).abs().max()) for key, value in gradients.items())
     assert worst < 1e-2 * largest
-    assert not watch.unfused
+    assert not watch.unfused and not +watch.indexed_from_cpu
 
 
 def test_batch_without_unknown_positions_has_gradients_of_zero() -> None:
@@ -94,8 +96,9 @@ def test_batch_without_unknown_positions_has_gradients_of_zero() -> None:
 @pytest.mark.parametrize(("name", "options"), SAMPLED, ids=case_names(SAMPLED))
 def test_samples_equal_the_cpu(name: str, options: dict[str, Any]) -> None:
     wanted = sample(name, "cpu", **options)
-    with Watch():
+    with Watch() as watch:
         assert torch.equal(sample(name, "gpu", **options), wanted)
+    assert not +watch.indexed_from_cpu
 
 
 @pytest.mark.parametrize(("name", "dtype"), SCORED)
@@ -111,8 +114,8 @@ def test_log_probs_equal_the_cpu(name: str, dtype: torch.dtype) -> None:
     assert torch.allclose(found.float(), wanted.float(), atol=1e-5 if dtype is torch.float32 else 0.05)
 
 
-@pytest.mark.parametrize("index", [range(7, 10), [9, 2, 5]], ids=["consecutive", "scattered"])
-def test_noise_has_the_bits_of_the_cpu_and_is_made_on_the_device(index: Sequence[int]) -> None:
+@pytest.mark.parametrize("index", NUMBERED, ids=["consecutive", "scattered", "tensor"])
+def test_noise_has_the_bits_of_the_cpu_and_is_made_on_the_device(index: Sequence[int] | Tensor) -> None:
     with Watch() as watch:
         found = held(Noise(3, index, "test", "gpu").uniform("u", 1000))
     assert torch.equal(found, Noise(3, index, "test").uniform("u", 1000))
