@@ -65,6 +65,18 @@ def sample(
     tile: Annotated[int | None, typer.Option(help="Samples per network call; default: by length.")] = None,
     prompt: Annotated[str | None, typer.Option(help="Text that the samples begin with.")] = None,
     prompt_file: Annotated[Path | None, typer.Option(help="Read the prompt from a file.")] = None,
+    prompts: Annotated[
+        Path | None, typer.Option(help="A file with a prompt in each line (or .jsonl, field text), used in turn.")
+    ] = None,
+    template: Annotated[
+        str | None, typer.Option(help="Text around the prompt, e.g. '<|user|>{prompt}<|assistant|>'.")
+    ] = None,
+    answer: Annotated[
+        int | None, typer.Option(help="Tokens after the prompt; default: up to the model's length.")
+    ] = None,
+    block: Annotated[
+        int | None, typer.Option(help="Fill blocks of N positions from left to right; they divide the steps equally.")
+    ] = None,
     infill: Annotated[
         Path | None, typer.Option(help="A file with [MASK] (or [MASK*N]) at the positions to fill.")
     ] = None,
@@ -91,6 +103,7 @@ def sample(
         "corrector": corrector,
         "corrector_step": corrector_step,
         "tile": tile,
+        "block": block,
     }
     from di4c_cli.generate.request import SampleRequest
     from di4c_cli.process_group import process_group
@@ -98,7 +111,9 @@ def sample(
     launch_again(processes, device, oversubscribe)
     with process_group(device) as group:
         device = group.device
-        asked = SampleRequest(student, teacher, steps, n, seed, label, prompt, prompt_file, infill, device, options)
+        texts = {"prompt": prompt, "prompt_file": prompt_file, "prompts": prompts, "infill": infill}
+        more = {"template": template, "answer": answer, "device": device, "options": options}
+        asked = SampleRequest(student, teacher, steps, n, seed, label, **texts, **more)  # type: ignore[arg-type]
         _sample(asked, out, batch_size, show_steps, json, group)
 
 
@@ -126,14 +141,16 @@ def _sample(
         result = _to_shards(prepared, out, batch_size, group)
     elif not group.main:
         prepared.draw_together(group, 0, prepared.n, batch_size)
-        return
+        result = {}
     elif text:
         result = _to_terminal(prepared, out, batch_size, show, json, group)
     else:
         result = _to_picture(prepared, out or Path("samples.png"), batch_size, show, group)
-    seconds = time.monotonic() - started
+    seconds, rate = time.monotonic() - started, prepared.tokens_per_pass(group)
+    if text and rate is not None:
+        told(f"{rate:.3g} tokens per forward pass.")
     if json and group.main:
-        emit_json({**prepared.facts(), "seconds": round(seconds, 3), **result})
+        emit_json({**prepared.facts(), "seconds": round(seconds, 3), "tokens_per_pass": rate, **result})
 
 
 def _to_shards(
@@ -155,7 +172,7 @@ def _to_terminal(
 ) -> dict[str, Any]:
     from di4c_cli import files
 
-    texts = _live(prepared) if show else prepared.model.decode(_all(prepared, batch_size, group))
+    texts = _live(prepared) if show else prepared.decode(_all(prepared, batch_size, group))
     sheet = "\n".join((f"--- sample {i}\n" if len(texts) > 1 else "") + line for i, line in enumerate(texts))
     if out is not None:
         files.write_text(out, sheet + "\n")
@@ -213,5 +230,5 @@ def _live(prepared: PreparedSample) -> list[str]:
                 else:
                     say(f"t={t:.3g}: {text}", None)
 
-            texts += codec.decode(prepared.draw(i, 1, on_step=update))
+            texts += prepared.decode(prepared.draw(i, 1, on_step=update))
     return texts

@@ -75,6 +75,9 @@ class Cell(Section):
     settings: dict[str, Any] = Field(default_factory=dict, description="sampler, dtype, temperature, guidance, …")
     labels: str = ""
     seconds: float = Field(description="wall time of sampling and scoring")
+    tokens_per_pass: float | None = Field(
+        default=None, description="symbols drawn for each forward pass of a sample; a guided pass counts twice"
+    )
     figures: dict[str, Figure] = Field(default_factory=dict)
     paper: dict[str, float] = Field(default_factory=dict, description="the paper's figures for the same cell")
     samples: list[str] = Field(default_factory=list, description="the first few samples, if they are text")

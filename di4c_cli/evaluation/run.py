@@ -108,6 +108,7 @@ class Evaluation:
             settings=sampling.settings,
             labels=sampling.label_text,
             seconds=round(measured.seconds, 3),
+            tokens_per_pass=measured.tokens_per_pass,
             figures=measured.figures or {},
             paper=cell.paper,
             **(self._shown(measured) if pictures and sampling.seed == self.seed else {}),
