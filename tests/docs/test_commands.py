@@ -45,6 +45,7 @@ EXEMPT = {
     r"di4c .*--teacher (sdtt-\d|mdlm|duo|llada-8b|maskgit-256)\b.*": "the real Hub; tests/hub has a stand-in",
     r"di4c eval .*--model sdtt-\d.*": "the real Hub; tests/cli/test_eval_protocols.py has stand-ins",
     r"di4c push .*": "the real Hub; tests/hub/test_push.py",
+    r"di4c .*--recipe bench-2d/.*": "benchmarks.plane, which makes its data",
     r"(accelerate launch|torchrun) .*--n(um_machines|nodes) .*": "several machines; test_several_machines.py parses it",
     r"(pip (install|download)|npm pack) .*": "a package index",
 }
