@@ -60,3 +60,15 @@ def test_pool_is_drawn_with_labels_in_turn() -> None:
     (number,) = sample_seeds(f"{seed}:pool", [0])
     expected = teacher.sample(12, steps=1, seed=number % 2**31, label=mixture.label)
     assert torch.equal(mixture.pool, expected)
+
+
+def test_pool_of_a_student_without_labels_is_drawn_without_labels() -> None:
+    """A labelled teacher is better; its samples would give the student more than the unlabelled teacher knows."""
+    teacher = di4c_cli.load("tiny-digits")
+    changes = {"training.synthetic_pool": 12, "training.synthetic_steps": 1, "training.label_dropout": 1.0}
+    recipe = read("tiny-digits", changes)
+    mixture = with_synthetic(Zeros(), recipe, teacher, 1, Accelerator(cpu=True), lambda text: None)
+    assert isinstance(mixture, SyntheticMixture) and mixture.label is None
+    (seed,) = sample_seeds(f"{recipe.seed}:pool", [1])
+    (number,) = sample_seeds(f"{seed}:pool", [0])
+    assert torch.equal(mixture.pool, teacher.sample(12, steps=1, seed=number % 2**31))

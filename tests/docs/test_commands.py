@@ -46,6 +46,7 @@ EXEMPT = {
     r"di4c eval .*--model sdtt-\d.*": "the real Hub; tests/cli/test_eval_protocols.py has stand-ins",
     r"di4c .*--teacher runs/plane/teacher\b.*": "benchmarks/plane.py trains this teacher",
     r"di4c push .*": "the real Hub; tests/hub/test_push.py",
+    r"di4c .*--recipe bench-2d/.*": "benchmarks.plane, which makes its data",
     r"(accelerate launch|torchrun) .*--n(um_machines|nodes) .*": "several machines; test_several_machines.py parses it",
     r"(pip (install|download)|npm pack) .*": "a package index",
 }

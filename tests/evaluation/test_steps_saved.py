@@ -91,9 +91,18 @@ def test_steps_saved_of_known_curves() -> None:
         assert entry.teacher_quality.value == pytest.approx(80.0 / entry.steps)
         assert entry.diversity is not None and entry.diversity.value == pytest.approx(0.75)
         assert entry.diversity_best is not None and entry.diversity_best.value == pytest.approx(0.5)
+        assert entry.diversity_equal is not None and entry.diversity_equal.value == pytest.approx(0.75)
         assert entry.nearer_to_training is not None and entry.nearer_to_training.value == 0.0
         assert entry.teacher_nearer_to_training is not None
         assert entry.teacher_nearer_to_training.value == pytest.approx(0.5)
+
+
+def test_steps_saved_of_a_row_compares_diversity_at_equal_quality() -> None:
+    """The row is as good as the teacher at 2.83 steps, half-way between 2 and 4 in the logarithm."""
+    teacher = [repeated("teacher", k, frechet=80.0 / k, recall=0.2 * k) for k in (1, 2, 4)]
+    (entry,) = steps_saved(results_of(*teacher, repeated("mine", 1, frechet=80.0 / 8**0.5, recall=0.3)), "mine")
+    assert entry.row == "mine" and entry.steps_saved.value == pytest.approx(8**0.5)
+    assert entry.diversity_equal is not None and entry.diversity_equal.value == pytest.approx(0.3 / 0.6)
 
 
 def test_steps_saved_needs_repeats_a_teacher_and_a_loss() -> None:

@@ -92,6 +92,7 @@ def test_contest_trains_measures_and_resumes(tmp_path: Path) -> None:
         ("matching, hand-off", 2),
     }
     assert all(len(cell.figures["right_class"].repeats) == 2 for cell in cells.values())
+    assert cells["teacher", 4].figures["right_class"].value > 0.6, "a tenth would be chance"
     assert (
         cells["matching", 2].settings.get("hybrid") is None and cells["matching, hand-off", 2].settings["hybrid"] == 1
     )
