@@ -29,3 +29,12 @@ class Failure(Di4cError):
     """Network, disk or data failed: exit code 1."""
 
     exit_code = 1
+
+
+def first_line(error: BaseException) -> str:
+    """`ValueError: what happened`, on one line."""
+    try:
+        said = str(error).strip().split("\n")[0].rstrip(".")
+    except Exception:  # the message of a foreign class
+        said = ""
+    return printable(f"{type(error).__name__}: {said}" if said else type(error).__name__, 300)

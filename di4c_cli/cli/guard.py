@@ -18,8 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, ParamSpec
 
-from di4c_cli.cli.crash import first_line, write_crash_file
-from di4c_cli.errors import SENTENCE_LIMIT, Di4cError, Failure, UserError
+from di4c_cli.errors import SENTENCE_LIMIT, Di4cError, Failure, UserError, first_line
 from di4c_cli.printable import printable
 
 Arguments = ParamSpec("Arguments")
@@ -92,12 +91,14 @@ def as_di4c_error(error: BaseException) -> Di4cError:
         return shortage
     said = first_line(error)
     if isinstance(error, ImportError):
-        path = write_crash_file(error)
-        return Failure(f"The installation of di4c is damaged: {said}.", f"Install it again.{_details(path)}")
-    return Failure(f"Unexpected error, probably a bug in di4c: {said}.", _details(write_crash_file(error)).strip())
+        return Failure(f"The installation of di4c is damaged: {said}.", f"Install it again.{_details(error)}")
+    return Failure(f"Unexpected error, probably a bug in di4c: {said}.", _details(error).strip())
 
 
-def _details(path: str | None) -> str:
+def _details(error: BaseException) -> str:
+    from di4c_cli.cli.crash import write_crash_file  # imports much, and is rarely needed
+
+    path = write_crash_file(error)
     return "" if path is None else f" A description without private data for a bug report is in {path}."
 
 

@@ -10,7 +10,12 @@ from di4c_cli import recipe_file
 from di4c_cli.cli.console import emit, show_table
 from di4c_cli.foreign.text import read_text
 
-recipes = typer.Typer(help="List the shipped recipes; `show NAME` prints one.", invoke_without_command=True)
+recipes = typer.Typer(
+    help="List the shipped recipes; `show NAME` prints one.",
+    invoke_without_command=True,
+    add_completion=False,
+    rich_markup_mode=None,
+)
 
 
 @recipes.callback()

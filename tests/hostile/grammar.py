@@ -61,8 +61,8 @@ def parameters() -> list[Parameter]:
 
 
 def _walk(command: Any, path: list[str]) -> Iterator[Parameter]:
-    for name, sub in getattr(command, "commands", {}).items():
-        yield from _walk(sub, [*path, name])
+    for name in getattr(command, "commands", {}):
+        yield from _walk(command.get_command(None, name), [*path, name])
     position = 0
     for one in command.params:
         if one.name in ("help", "install_completion", "show_completion"):  # Typer's own, which change a shell's files
