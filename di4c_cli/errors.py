@@ -19,6 +19,10 @@ class Di4cError(Exception):
         super().__init__(f"{self.message} {self.hint}" if hint else self.message)
 
 
+class RenamedWarning(FutureWarning):
+    """A name of an older version was used; the message is a sentence with the present one."""
+
+
 class UserError(Di4cError):
     """The request is impossible: exit code 2, nothing is written."""
 

@@ -150,7 +150,7 @@ def test_limits_allow_large_but_legitimate_requests(monkeypatch: pytest.MonkeyPa
     for steps in (1, 1024, 4096):
         check_ranges({"steps": steps, "corrector": 10, "tile": 256})
     large = {"training.iterations": 10_000_000, "training.batch": 65536, "training.synthetic_pool": 1_000_000}
-    recipe_file.read("di4c/tiny-digits", large)
+    recipe_file.read("di4c/digits", large)
     monkeypatch.setattr(limits, "physical_memory", lambda: 32 * 2**30)
     limits.check_sampling_memory(512, 1024, 768)
     limits.check_sampling_memory(4096, 256, 768)
@@ -174,7 +174,7 @@ def test_limits_allow_large_but_legitimate_requests(monkeypatch: pytest.MonkeyPa
         (["distill", "--batch", "99999999999"], "1048576"),
         (["distill", "--iterations", "99999999999"], "1000000000"),
         (["distill", "--set", "method.encoder_width=99999999"], "16384"),
-        (["distill", "-r", "di4c/tiny-digits", "--set", "method.reference_steps=99999999"], "65536"),
+        (["distill", "-r", "di4c/digits", "--set", "method.reference_steps=99999999"], "65536"),
         (["distill", "--processes", "99999999"], "processes"),
         (["distill", "--processes", "99999999", "--oversubscribe", "--dry-run"], "processes"),
     ],

@@ -29,7 +29,7 @@ def eval(
     teacher: Annotated[str | None, typer.Option(help="Teacher; default: the one the student came from.")] = None,
     model: Annotated[list[str] | None, typer.Option(help="Further rows under any name, e.g. di4c-d=runs/b.")] = None,
     protocol: Annotated[
-        str | None, typer.Option(help="A table or figure of the paper, or tiny-*; `list` shows them.")
+        str | None, typer.Option(help="A table or figure of the paper, or of a toy task; `list` shows them.")
     ] = None,
     steps: Annotated[str | None, typer.Option(help="Sampling steps, e.g. 1,2,4,8.")] = None,
     temperatures: Annotated[str | None, typer.Option(help="Frontier over temperatures, e.g. 0.8,1.")] = None,
@@ -42,6 +42,9 @@ def eval(
     ] = None,
     limit: Annotated[
         int | None, typer.Option(min=1, max=MAX_SAMPLES, help="Upper limit of the samples per cell.")
+    ] = None,
+    label: Annotated[
+        str | None, typer.Option(help="Classes of all models: `all` in turn (default), `none`, or one, e.g. 3.")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Seed of the samples.")] = 0,
     repeats: Annotated[
@@ -75,6 +78,7 @@ def eval(
         steps=parse_numbers(steps, "--steps", int),
         temperatures=parse_numbers(temperatures, "--temperatures", float),
         dtypes=None if sample_dtype is None else list(dict.fromkeys(sample_dtype.split(","))),
+        labels=parse_label(label),
         precision=precision,
         n=n,
         limit=limit,
@@ -179,6 +183,15 @@ def parse_numbers(text: str | None, flag: str, kind: type[Number]) -> list[Numbe
     if not all(0 < number < math.inf for number in numbers):
         raise UserError(f"{flag} {text} contains a number that is not above 0.", f"Write e.g. {flag} 1,2,4.")
     return list(dict.fromkeys(numbers))
+
+
+def parse_label(text: str | None) -> str | None:
+    """`all`, `none` or the number of a class as a rule of a protocol."""
+    if text is None or text == "none":
+        return text
+    if text != "all" and not (text.isascii() and text.isdecimal() and len(text) < 10):
+        raise UserError(f"--label {text} is neither a class nor `all` nor `none`.", "Write e.g. --label 3.")
+    return "uniform" if text == "all" else text
 
 
 def show(results: Results, protocol: EvaluationProtocol | None = None) -> None:

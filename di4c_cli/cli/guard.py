@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, ParamSpec
 
-from di4c_cli.errors import SENTENCE_LIMIT, Di4cError, Failure, UserError, first_line
+from di4c_cli.errors import SENTENCE_LIMIT, Di4cError, Failure, RenamedWarning, UserError, first_line
 from di4c_cli.printable import printable
 
 Arguments = ParamSpec("Arguments")
@@ -211,13 +211,19 @@ def prepare_process() -> None:
         value = os.environ.get(name, "1")
         if not (value.isdecimal() and value.isascii() and 0 < int(value[:9]) <= MAX_WIDTH):
             del os.environ[name]
-    warnings.formatwarning = lambda message, category, *_, **__: f"{category.__name__}: {printable(message)}\n"
+    warnings.formatwarning = _warning_line
     logging.setLogRecordFactory(PrintableRecord)
     # without a home directory matplotlib warns about its temporary folder
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     sys.excepthook = lambda kind, error, trace: _background_error(error)
     threading.excepthook = lambda given: _background_error(given.exc_value)
     sys.unraisablehook = lambda given: _background_error(given.exc_value)
+
+
+def _warning_line(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> str:
+    """A warning of any library on one line."""
+    kind = "" if issubclass(category, RenamedWarning) else f"{category.__name__}: "
+    return f"{kind}{printable(message)}\n"
 
 
 def _open_closed_streams() -> None:

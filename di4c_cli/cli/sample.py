@@ -77,7 +77,7 @@ def sample(
     oversubscribe: Oversubscribe = False,
     json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
 ) -> None:
-    """Draw samples. The default model is the newest run in runs/, or else the embedded tiny-digits student."""
+    """Draw samples. The default model is the newest run in runs/, or else the embedded student `fashion-student`."""
     options = {
         "sampler": sampler,
         "guidance": guidance,

@@ -11,7 +11,7 @@ from pydantic import AliasChoices, Field, ValidationError
 from di4c_cli import files
 from di4c_cli.errors import UserError
 from di4c_cli.foreign.structured import read_json
-from di4c_cli.schema import Section
+from di4c_cli.schema import CurrentName, Section
 
 RESULTS_SCHEMA = 2
 """1: files of di4c 0.1, which can still be read; `task` was called `world`."""
@@ -52,7 +52,7 @@ class ModelEntry(Section):
 
     row: str
     ref: str
-    name: str
+    name: CurrentName
     kind: str
     revision: str = ""
     digest: str = Field(description="hash of its tensors")
@@ -114,9 +114,11 @@ class Results(Section):
     """An evaluation."""
 
     di4c_results: int = RESULTS_SCHEMA
-    protocol: str
+    protocol: CurrentName
     title: str
-    task: str = Field(default="", validation_alias=AliasChoices("task", "world"), description="toy task, if any")
+    task: CurrentName = Field(
+        default="", validation_alias=AliasChoices("task", "world"), description="toy task, if any"
+    )
     created: str
     seconds: float
     device: str

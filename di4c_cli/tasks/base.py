@@ -40,7 +40,7 @@ class ToyTask(ABC):
     protocol_steps: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
     """Step counts of the protocol that has the task's name."""
     steps_saved_samples: int
-    """Samples of each cell and repeat of the protocol `tiny-speedup`."""
+    """Samples of each cell and repeat of the protocol `steps-saved`."""
 
     @cached_property
     def data(self) -> TaskData:

@@ -97,11 +97,11 @@ def test_version_is_printed_by_the_module() -> None:
 @pytest.mark.slow
 def test_recipes_list_and_show() -> None:
     listing = run("recipes")
-    assert listing.returncode == 0 and "tiny-digits" in listing.stdout
-    shown = run("recipes", "show", "tiny-digits")
+    assert listing.returncode == 0 and "digits" in listing.stdout
+    shown = run("recipes", "show", "digits")
     assert shown.returncode == 0 and shown.stdout.startswith("# di4c distill")
-    wrong = run("recipes", "show", "tiny-digit")
-    assert wrong.returncode == 2 and wrong.stdout == "" and "Did you mean 'tiny-digits'?" in wrong.stderr
+    wrong = run("recipes", "show", "digit")
+    assert wrong.returncode == 2 and wrong.stdout == "" and "Did you mean 'digits'?" in wrong.stderr
     assert len(wrong.stderr.strip().splitlines()) == 1
 
 

@@ -17,7 +17,7 @@ def rows(count: int) -> list[dict[str, Any]]:
 
 
 def test_live_table_is_silent_without_a_terminal(capfd: pytest.CaptureFixture[str]) -> None:
-    with live.LiveTable(recipe_file.read("tiny-digits")) as table:
+    with live.LiveTable(recipe_file.read("digits")) as table:
         for row in rows(3):
             table(row)
     assert capfd.readouterr() == ("", "")
@@ -27,7 +27,7 @@ def test_live_table_shows_step_rate_time_left_terms_and_memory(monkeypatch: pyte
     screen = io.StringIO()
     monkeypatch.setattr(live, "Console", lambda stderr: Console(file=screen, force_terminal=True, width=120))
     monkeypatch.setattr(live, "REFRESH_SECONDS", -1.0)
-    recipe = recipe_file.read("di4c/tiny-digits", {"training.iterations": 10, "rounds": 2})
+    recipe = recipe_file.read("di4c/digits", {"training.iterations": 10, "rounds": 2})
     with live.LiveTable(recipe) as table:
         for row in rows(4):
             table(row)

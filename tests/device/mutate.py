@@ -113,7 +113,7 @@ def cases() -> dict[str, Callable[[], None]]:
     ):
         for args, label in zip(given, parity.case_names(given), strict=True):
             found[f"{kind} {label}"] = case(test, *args)
-    for name in ("tiny-digits", "tiny-text"):
+    for name in ("digits", "words"):
         found[f"log_probs {name}"] = case(parity.test_log_probs_equal_the_cpu, name)
     return found
 

@@ -27,11 +27,11 @@ BASES: dict[str, list[list[str]]] = {
         ["--samples", "in/data/digits.npz", "-n", "4"],
     ],
     "distill": [
-        [*("--teacher", "in/digits", "--recipe", "di4c/tiny-digits", "--out", "out/r", "--iterations", "1"), *more]
+        [*("--teacher", "in/digits", "--recipe", "di4c/digits", "--out", "out/r", "--iterations", "1"), *more]
         for more in (["--dry-run", "--batch", "2", "--latents", "2"], ["--batch", "2", "--latents", "2"])
     ],
     "sweep": [["in/sweep.yaml", "--teacher", "in/digits", "--iterations", "1", "--samples", "2", "--out", "out/s"]],
-    "pretrain": [["--recipe", "pretrain/tiny-digits", "--iterations", "1", "--out", "out/p"]],
+    "pretrain": [["--recipe", "pretrain/digits", "--iterations", "1", "--out", "out/p"]],
     "push": [["in/digits", "me/model"]],
     "report": [["in/run", "--out", "out/page.html"]],
     "compare": [["in/evaluation", "in/evaluation"]],
@@ -39,8 +39,8 @@ BASES: dict[str, list[list[str]]] = {
         ["--teacher", "in/digits", "--steps", "1", "--batch-size", "1", "--warmup", "1", "--out", "out/l.png"]
     ],
     "convert": [["in/sdtt", "out/m"], ["in/digits", "out/m", "--force"]],
-    "teachers": [[], ["tiny-text"]],
-    "recipes show": [["tiny-digits"]],
+    "teachers": [[], ["words"]],
+    "recipes show": [["digits"]],
 }
 
 

@@ -114,28 +114,8 @@ WORDS = [
         "di4c",
         "variational",
     ),
-    *(
-        "moment-matching",
-        "sdtt",
-        "tiny-digits",
-        "tiny-text",
-        "tiny-vq-student",
-        "tiny-speedup",
-        "sdtt-7",
-        "teacher",
-        "embedded",
-    ),
-    *(
-        "embedded:tiny-text",
-        "bytes",
-        "tf299",
-        "paper",
-        "cifar10",
-        "gpt2",
-        "pretrain/tiny-digits",
-        "ablations/alpha",
-        "main",
-    ),
+    *("moment-matching", "sdtt", "digits", "words", "fashion-student", "steps-saved", "sdtt-7", "teacher", "embedded"),
+    *("embedded:words", "bytes", "tf299", "paper", "cifar10", "gpt2", "pretrain/digits", "ablations/alpha", "main"),
 ]
 SETTINGS = [
     *(

@@ -81,7 +81,7 @@ def _models(root: Path) -> None:
     convert(str(GOLDEN / "sdtt"), root / "text", tokenizer=str(root / "tokenizers" / "words.json"))
     convert(str(GOLDEN / "maskgit"), root / "codes", heads=4, vqgan=str(GOLDEN / "vqgan"))
     convert(str(GOLDEN / "tauldr" / "teacher"), root / "pixels")
-    convert("tiny-text-student", root / "student")
+    convert("words-student", root / "student")
 
 
 def _tokenizers(root: Path) -> None:
@@ -172,12 +172,7 @@ def _pictures(root: Path, rng: np.random.Generator) -> None:
 
 def _recipes(root: Path) -> None:
     root.mkdir()
-    for name, number in (
-        ("tiny-digits", 0),
-        ("di4c/tiny-digits", 1),
-        ("pretrain/tiny-digits", 2),
-        ("ablations/alpha", 3),
-    ):
+    for name, number in (("digits", 0), ("di4c/digits", 1), ("pretrain/digits", 2), ("ablations/alpha", 3)):
         shutil.copy(recipe_file.find(name), root / f"{number}-{name.replace('/', '-')}.yaml")
     from di4c_cli.training.launch import presets
 
@@ -189,7 +184,7 @@ def _results(root: Path) -> None:
     """A run with its evaluation, a second result, statistics of a reference, and shards of samples."""
     teacher = str(root / "models" / "digits")
     short = ["--iterations", "2", "--batch", "2", "--latents", "2", "--set", "training.checkpoint_every=1"]
-    _call("distill", "--teacher", teacher, "--recipe", "di4c/tiny-digits", *short, "--out", str(root / "run"))
+    _call("distill", "--teacher", teacher, "--recipe", "di4c/digits", *short, "--out", str(root / "run"))
     student = str(root / "run" / "student")
     _call(
         "eval",

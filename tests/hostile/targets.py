@@ -34,7 +34,7 @@ def option_case(root: Path, place: Path, given: list[tuple[grammar.Parameter, st
             ("run", "run"),
             ("data", "data"),
         ),
-        *(("evaluation", "evaluation"), ("shards", "shards"), ("recipes/0-tiny-digits.yaml", "recipe.yaml")),
+        *(("evaluation", "evaluation"), ("shards", "shards"), ("recipes/0-digits.yaml", "recipe.yaml")),
         *(("recipes/3-ablations-alpha.yaml", "sweep.yaml"), ("models/tokenizers/words.json", "words.json")),
     ):
         link(root / source, place / "in" / target)
@@ -80,7 +80,7 @@ def folder(root: Path, place: Path, rng: random.Random) -> Case:
                 "--teacher",
                 "in/model",
                 "--recipe",
-                "di4c/tiny-digits",
+                "di4c/digits",
                 "--data",
                 "teacher",
                 *SHORT,
@@ -106,7 +106,7 @@ def recipe(root: Path, place: Path, rng: random.Random) -> Case:
     story = mutate(path, rng)
     teacher = ["--teacher", "in/digits"]
     if "compute_environment" in kind or "distributed_type" in kind:
-        chosen = ["--recipe", "di4c/tiny-digits", "--accelerate-config", "in/recipe.yaml"]
+        chosen = ["--recipe", "di4c/digits", "--accelerate-config", "in/recipe.yaml"]
         words = [
             "distill",
             *teacher,
@@ -143,7 +143,7 @@ def run(root: Path, place: Path, rng: random.Random) -> Case:
         "--teacher",
         "in/digits",
         "--recipe",
-        "di4c/tiny-digits",
+        "di4c/digits",
         "--iterations",
         "2",
         *more,
