@@ -145,7 +145,7 @@ def _run(recipe: Recipe, out: Path, device: str | None, force: bool, as_json: bo
     from di4c_cli.training.metrics import summary
     from di4c_cli.training.run import RunOptions, distill
 
-    with LiveTable(recipe) as table:
+    with LiveTable(recipe, out / "samples") as table:
         outcome = distill(recipe, out, RunOptions(device=device, force=force, say=say, report=table))
     if not outcome.main:
         return

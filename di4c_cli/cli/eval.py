@@ -116,10 +116,11 @@ def _eval(config: EvaluationConfig, json: bool, group: ProcessGroup) -> None:
             with progress("samples", evaluation.total) as advance:
                 results = with_command(evaluation.run(advance, group))
             done.append(results)
-            for path in write_all(results, evaluation.out, run_folder(evaluation.out)):
-                say(f"wrote {path}")
+            written = write_all(results, evaluation.out, run_folder(evaluation.out))
         if not json:
             show(results, evaluation.protocol if config.protocol else None)
+        for path in written:
+            say(f"wrote {path}")
     if not group.main:
         return
     if json:
@@ -215,7 +216,7 @@ def show(results: Results, protocol: EvaluationProtocol | None = None) -> None:
     for cell in results.cells if not results.metrics else []:
         for text in cell.samples:
             emit(f"{cell.row}, {cell.column}: {text}", lines=True)
-    for line in sentences(results):
-        emit(line)
     for note in results.notes:
         emit(f"Note: {note}")
+    for line in results.headline or sentences(results):
+        emit(line)

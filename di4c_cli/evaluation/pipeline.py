@@ -12,8 +12,8 @@ from di4c_cli.errors import UserError
 from di4c_cli.evaluation.config import EvaluationConfig, EvaluationDefaults
 from di4c_cli.evaluation.models import EvaluatedModel, default_out, load_models
 from di4c_cli.evaluation.prompts import fit_prompts, load_prompts
-from di4c_cli.evaluation.protocol import EvaluationProtocol, steps_protocol
-from di4c_cli.evaluation.protocols import STEPS_SAVED, check_name, get_protocol
+from di4c_cli.evaluation.protocol import CellSpec, EvaluationProtocol, column, steps_protocol
+from di4c_cli.evaluation.protocols import STEPS_SAVED, TEACHER_STEPS, check_name, get_protocol
 from di4c_cli.evaluation.results import run_folder
 from di4c_cli.evaluation.run import Evaluation
 from di4c_cli.evaluation.scorers import ScorerContext, make_scorers
@@ -105,15 +105,22 @@ def _protocol(config: EvaluationConfig, models: list[EvaluatedModel], task: ToyT
 def _steps_protocol(config: EvaluationConfig, models: list[EvaluatedModel], task: ToyTask | None) -> EvaluationProtocol:
     """Models against steps; the name is the task's, so that results of one task can be compared."""
     n, steps = default_sizes(models[-1].ref, task)
-    names = " against ".join(one.model.name for one in reversed(models))
-    return steps_protocol(
+    rows = [one.row for one in models]
+    names = " and ".join(one.model.name for one in models if one.row != "teacher")
+    against = [f"against {one.model.name}" for one in models if one.row == "teacher"]
+    protocol = steps_protocol(
         task.name if task else models[-1].model.name,
-        names,
-        [one.row for one in models],
+        " ".join([*([names] if names else []), *against]).removeprefix("against "),
+        rows,
         config.steps or steps,
         config.n or n,
         config.temperatures or (),
     )
+    if task and rows[0] == "teacher" and len(rows) > 1 and not (config.steps or config.temperatures):
+        # the steps at which the teacher may be as good as the student
+        more = tuple(CellSpec("teacher", column(k), k) for k in TEACHER_STEPS if k > max(steps))
+        protocol = replace(protocol, cells=(*protocol.cells, *more))
+    return protocol
 
 
 def default_sizes(ref: str, task: ToyTask | None) -> tuple[int, list[int]]:

@@ -130,6 +130,9 @@ class Results(Section):
     main: str = Field(default="", description="the figure of headlines and plots")
     diversity: str = Field(default="", description="the figure that measures diversity beside it, if any")
     steps_saved: list[StepsSaved] = Field(default_factory=list, description="summary of repeated results")
+    headline: list[str] = Field(default_factory=list, description="students against the teacher in sentences")
+    ratios: list[str] = Field(default_factory=list, description="ratios of student to teacher at k and 2k steps")
+    comparison: str = Field(default="", description="picture of teacher and student beside each other, if any")
     notes: list[str] = Field(default_factory=list)
     command: str = ""
 

@@ -32,6 +32,7 @@ class ToyTask(ABC):
     name: str
     figures: tuple[str, ...]
     """Figures of the task's protocol; the first is the main one."""
+    class_names: tuple[str, ...] = ()
     diversity: str
     """The figure that measures diversity beside the main figure."""
     eval_steps: tuple[int, ...]

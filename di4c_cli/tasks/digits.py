@@ -26,6 +26,7 @@ class DigitsTask(ImageTask):
     """The digits at eight grey levels."""
 
     name = "digits"
+    class_names = tuple("0123456789")
     levels = 8
     classifier_name, image_side = "digits-classifier", 8
     eval_steps, eval_samples = (1, 2, 4, 8), 1000

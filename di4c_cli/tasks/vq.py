@@ -17,8 +17,12 @@ class VqTask(ImageTask):
     """The codes of a VQGAN's images."""
 
     name = "fashion"
+    class_names = (
+        *("T-shirt", "trouser", "pullover", "dress", "coat"),
+        *("sandal", "shirt", "sneaker", "bag", "ankle boot"),
+    )
     classifier_name, image_side = "fashion-classifier", 28
-    eval_steps, eval_samples = (1, 2, 4, 8), 500
+    eval_steps, eval_samples = (1, 2, 4, 8), 1000
     steps_saved_samples = 1000
 
     def load_data(self) -> TaskData:
