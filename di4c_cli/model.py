@@ -171,7 +171,7 @@ class Model:
 def load(ref: str, device: torch.device | str = "cpu", **options: Any) -> Model:
     """A teacher or student by name, Hub id (`user/name@revision`), folder or file.
 
-    `tiny-digits` is the embedded teacher, `tiny-digits-student` its student.
+    `fashion` is an embedded teacher, `fashion-student` its student.
     """
     return Model(*resolve_ref(ref, **options)).to(device)
 

@@ -32,9 +32,13 @@ def sample(
         str | None, typer.Option(help="Sample a teacher; with --hybrid, the teacher of the last steps.")
     ] = None,
     steps: Annotated[int | None, typer.Option(help="Sampling steps; default: the model's.")] = None,
-    n: Annotated[int | None, typer.Option("-n", help="Samples; default: 16 images or 1 text.")] = None,
+    n: Annotated[
+        int | None, typer.Option("-n", help="Samples; default: 3 images of each class, 16 images, or 1 text.")
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Seed; sample i of a seed is always the same.")] = 0,
-    label: Annotated[str | None, typer.Option(help="Class: 3, or 0,1,2 in turn, or `all` in turn, or `none`.")] = None,
+    label: Annotated[
+        str | None, typer.Option(help="Class: 3, or 0,1,2 in turn, or `all` in turn (default), or `none`.")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="File (.png, .txt) or, for shards, a folder; default: samples.png.")
     ] = None,
@@ -89,7 +93,7 @@ def sample(
     oversubscribe: Oversubscribe = False,
     json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
 ) -> None:
-    """Draw samples. The default model is the newest run in runs/, or else the embedded tiny-digits student."""
+    """Draw samples. The default model is the newest run in runs/, or else the embedded student `fashion-student`."""
     options = {
         "sampler": sampler,
         "guidance": guidance,
@@ -187,12 +191,13 @@ def _to_picture(
 ) -> dict[str, Any]:
     from di4c_cli.codec.grid import save_grid
     from di4c_cli.generate.frames import Film, save_film
+    from di4c_cli.generate.request import FEW_CLASSES
 
     film = Film(16) if show else None
     images = prepared.model.decode(_all(prepared, batch_size, group, film))
     labels = prepared.labels or []
     # one column per class, so that a class can be followed down the picture
-    columns = len(labels) if 1 < len(labels) <= 32 and prepared.n > len(labels) else None
+    columns = len(labels) if 1 < len(labels) <= FEW_CLASSES and prepared.n > len(labels) else None
     save_grid(images, out, columns)
     written = [out]
     if film is not None:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 Say = Callable[[str], None]
 DEVICES = ("cpu", "cuda", "mps")
+FEW_CLASSES = 32
+"""Classes that fit beside each other in a picture."""
 TYPICAL_WIDTH = 256
 """Numbers per position in a network whose width is not one number (U-Net)."""
 
@@ -162,26 +164,29 @@ def prepare(request: SampleRequest, say: Say) -> PreparedSample:
         raise UserError(f"{request.n} samples are impossible.", f"Use -n 1 to {MAX_SAMPLES}.")
     texts = _texts(request)
     model, alone = _model(request, flags.get("hybrid"), say)
-    guidance = flags.get("guidance")
-    guidance = model.config.sampling.guidance if guidance is None else guidance
-    labels = parse_labels(request.label, model.config.labels, guidance)
+    labels = parse_labels(request.label, model.config.labels)
     plan = model.plan(labels is not None, **flags)
     teacher = _teacher(request, model, alone, plan.hybrid)
     given = _given(request, texts, model)
     # the sampling loop checks the same, but only after the first file is written
     for row in [None] if given is None else given:
         plan.check_inputs(model.denoiser, None, row, None if teacher is None else teacher.denoiser)
-    n = request.n or (len(given or [0]) if model.codec.kind in ("text", "none") else 16)
+    n = request.n or (len(given or [0]) if model.codec.kind in ("text", "none") else default_images(labels))
     return PreparedSample(model, teacher, plan, n, request.seed, labels, given)
 
 
-def parse_labels(text: str | None, classes: int | None, guidance: float) -> list[int] | None:
+def default_images(labels: list[int] | None) -> int:
+    """Images without -n: three of every class, if the classes are few."""
+    return 3 * len(labels) if labels and 1 < len(labels) <= FEW_CLASSES else 16
+
+
+def parse_labels(text: str | None, classes: int | None) -> list[int] | None:
     """`3`, `0,1,2`, `all` or `none` as labels to repeat over the samples; None is unconditional.
 
-    Without --label a guided model gets each class in turn, any other is unconditional.
+    Without --label a model with classes gets each of them in turn.
     """
     if text is None:
-        return list(range(classes)) if classes and guidance else None
+        return list(range(classes)) if classes else None
     if text == "none":
         return None
     if not classes:

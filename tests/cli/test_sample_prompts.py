@@ -66,7 +66,7 @@ def test_infill_of_a_masked_lm_may_be_shorter_than_the_model(tmp_path: Path) -> 
 
 
 def test_line_break_of_a_template_is_written_as_in_a_shell() -> None:
-    told = result("--teacher", "tiny-text", "--prompt", "the", "--template", r"we\n{prompt}")
+    told = result("--teacher", "words", "--prompt", "the", "--template", r"we\n{prompt}")
     assert told["samples"][0].replace("\n", " ").startswith("we the")
 
 
@@ -82,8 +82,8 @@ def test_line_break_of_a_template_is_written_as_in_a_shell() -> None:
             "over 2 blocks of 2 positions. Use --steps 4.",
         ),
         (["--infill", "hole", "--answer", "3"], "--infill takes no --template and no --answer."),
-        (["--teacher", "tiny-pixels", "--block", "2"], "Blocks need a masked process."),
-        (["--teacher", "tiny-vq", "--answer", "2"], "This model makes images"),
+        (["--teacher", "pixels", "--block", "2"], "Blocks need a masked process."),
+        (["--teacher", "fashion", "--answer", "2"], "This model makes images"),
         (["--prompts", "prompts", "--answer", "2", "--out", "folder"], "do not fit into shards"),
     ],
 )

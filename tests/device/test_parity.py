@@ -17,45 +17,45 @@ from tests.device.steps import load, sample, training_gradients
 
 SMALL_CHUNKS = {"method.chunk_mb": 0.001, "method.cache_mb": 0.002}
 TRAINED: list[tuple[str, dict[str, Any]]] = [
-    *((f"{method}/tiny-{task}", {}) for method in ("di4c",) for task in ("digits", "pixels", "text", "vq")),
-    *((f"tiny-{task}", {}) for task in ("digits", "pixels", "text", "vq")),
-    *((f"moment_matching/tiny-{task}", {}) for task in ("pixels", "vq")),
-    ("moment_matching/tiny-text", SMALL_CHUNKS),
-    ("sdtt/tiny-text", {}),
-    ("di4c/tiny-text", SMALL_CHUNKS),
-    ("di4c/tiny-digits", {"method.stratified": True}),
-    ("di4c/tiny-digits", {"method.reference_steps": 3}),
-    ("di4c/tiny-vq", {"method.teacher_step": "confidence", "method.step": {"low": 0.1, "high": 0.1}}),
-    ("di4c/tiny-digits", {"data": "teacher"}),
-    ("di4c/tiny-pixels", {"method.control_variate": "none"}),
-    ("di4c/tiny-text", {"training.adapter": {"rank": 2}}),
+    *((f"{method}/{task}", {}) for method in ("di4c",) for task in ("digits", "pixels", "words", "fashion")),
+    *((task, {}) for task in ("digits", "pixels", "words", "fashion")),
+    *((f"moment_matching/{task}", {}) for task in ("pixels", "fashion")),
+    ("moment_matching/words", SMALL_CHUNKS),
+    ("sdtt/words", {}),
+    ("di4c/words", SMALL_CHUNKS),
+    ("di4c/digits", {"method.stratified": True}),
+    ("di4c/digits", {"method.reference_steps": 3}),
+    ("di4c/fashion", {"method.teacher_step": "confidence", "method.step": {"low": 0.1, "high": 0.1}}),
+    ("di4c/digits", {"data": "teacher"}),
+    ("di4c/pixels", {"method.control_variate": "none"}),
+    ("di4c/words", {"training.adapter": {"rank": 2}}),
     *(("masked-lm", {"teacher": kind, "method.latents": 3}) for kind in ("dream", "esm")),
     ("duo", {"teacher": "uniform"}),
-    ("moment_matching/tiny-text", {"teacher": "uniform"}),
-    ("tiny-text", {"method.iwae_samples": 2}),
-    ("pretrain/tiny-digits", {}),
+    ("moment_matching/words", {"teacher": "uniform"}),
+    ("words", {"method.iwae_samples": 2}),
+    ("pretrain/digits", {}),
 ]
 SAMPLED: list[tuple[str, dict[str, Any]]] = [
-    ("tiny-digits-student", {"steps": 2, "hybrid": 0}),
-    ("tiny-digits-student", {"steps": 2}),
-    ("tiny-digits", {"steps": 2, "tile": 1}),
-    ("tiny-digits", {"steps": 2, "dtype": "float32"}),
-    ("tiny-digits", {"steps": 2, "label": 3, "guidance": 1.5}),
-    ("tiny-vq-student", {"steps": 2, "sampler": "confidence", "guidance": 2.0, "label": 3, "hybrid": 1}),
-    ("tiny-vq", {"steps": 2, "sampler": "confidence", "dtype": "float32"}),
-    ("tiny-pixels", {"steps": 2}),
-    ("tiny-pixels-student", {"steps": 2}),
-    ("tiny-pixels", {"steps": 2, "sampler": "tau-leaping", "corrector": 1}),
-    ("tiny-text", {"steps": 2, "top_p": 0.9, "temperature": 0.8}),
-    ("tiny-text-student", {"steps": 3}),
-    ("tiny-text", {"steps": 2, "given": True}),
+    ("digits-student", {"steps": 2, "hybrid": 0}),
+    ("digits-student", {"steps": 2}),
+    ("digits", {"steps": 2, "tile": 1}),
+    ("digits", {"steps": 2, "dtype": "float32"}),
+    ("digits", {"steps": 2, "label": 3, "guidance": 1.5}),
+    ("fashion-student", {"steps": 2, "sampler": "confidence", "guidance": 2.0, "label": 3, "hybrid": 1}),
+    ("fashion", {"steps": 2, "sampler": "confidence", "dtype": "float32"}),
+    ("pixels", {"steps": 2}),
+    ("pixels-student", {"steps": 2}),
+    ("pixels", {"steps": 2, "sampler": "tau-leaping", "corrector": 1}),
+    ("words", {"steps": 2, "top_p": 0.9, "temperature": 0.8}),
+    ("words-student", {"steps": 3}),
+    ("words", {"steps": 2, "given": True}),
     ("dream", {"steps": 2}),
     ("esm", {"steps": 2}),
     ("uniform", {"steps": 2}),
     ("uniform", {"steps": 2, "sampler": "tau-leaping", "corrector": 1}),
     ("labelled-pixels", {"steps": 2}),
 ]
-SCORED = [("tiny-digits", torch.float32), ("tiny-text", torch.float32), ("tiny-text", torch.bfloat16)]
+SCORED = [("digits", torch.float32), ("words", torch.float32), ("words", torch.bfloat16)]
 NUMBERED: list[Sequence[int] | Tensor] = [range(7, 10), [9, 2, 5], torch.tensor([9, 2, 5])]
 
 
@@ -85,7 +85,7 @@ def test_training_step_equals_the_cpu(name: str, changes: dict[str, Any]) -> Non
 
 
 def test_batch_without_unknown_positions_has_gradients_of_zero() -> None:
-    recipe = read("di4c/tiny-text", {})
+    recipe = read("di4c/words", {})
     times = Noise(0, range(100_000), "train/1").uniform("t")
     index = times.topk(2, largest=False).indices.tolist()
     with Watch() as watch:

@@ -65,7 +65,7 @@ LATE = re.compile(r"\bRUN\b")
 """Lines that need what others on the page make."""
 
 
-ONCE = ("di4c eval --protocol tiny-speedup", "accelerate launch -m di4c_cli distill …")
+ONCE = ("di4c eval --protocol steps-saved", "accelerate launch -m di4c_cli distill …")
 """Long lines that stand alone: tried on the first page that shows them."""
 
 
@@ -76,8 +76,8 @@ def exempt(command: str) -> bool:
 def filled(command: str) -> str:
     """A line with its words to fill in replaced by small real things."""
     for word, real in {
-        "<world>": "tiny-digits",
-        "--protocol NAME": "--protocol tiny-digits",
+        "<world>": "digits",
+        "--protocol NAME": "--protocol digits",
         "gpt2-large": "judge",
         "FILE": "texts.txt",
         "RUN": "runs/mine",
@@ -113,8 +113,8 @@ def short(words: list[str], number: int) -> list[str]:
     name = next((word for word in words[1:] if word in COMMANDS), "")
     more = SHORT.get(name, [])
     if name == "eval" and "--protocol" in words:
-        more = ["--limit", "20", "--steps", "1", "--student", "tiny-digits-student"]
-        if "tiny-speedup" not in words:
+        more = ["--limit", "20", "--steps", "1", "--student", "digits-student"]
+        if "steps-saved" not in words:
             more = ["--limit", "2"]
     if name == "eval" and "--samples" in words:
         more = []
@@ -130,7 +130,7 @@ def without_shape(words: list[str]) -> list[str]:
     place = words.index("--shape")
     explained = CliRunner().invoke(app, ["bench-latency", "--help"], env={"COLUMNS": "200"}).stdout
     assert re.search(rf"\b{re.escape(words[place + 1])}\b", explained), f"unknown shape {words[place + 1]}"
-    return [*words[:place], "--teacher", "tiny-digits", *words[place + 2 :]]
+    return [*words[:place], "--teacher", "digits", *words[place + 2 :]]
 
 
 def run(command: str, number: int = 0, flags: tuple[str, ...] = ()) -> None:

@@ -19,12 +19,12 @@ from di4c_cli.training.processes import StopRequest, make_accelerator
 from di4c_cli.training.student_init import build_method, new_student, student_config
 from tests.helpers.small_run import RandomSource
 
-TOYS = {"sdtt": "tiny-text", "duo": "tiny-text", "maskgit": "tiny-digits", "tauldr": "tiny-pixels"}
+TOYS = {"sdtt": "words", "duo": "words", "maskgit": "digits", "tauldr": "pixels"}
 """Embedded teachers with the networks of the recipes' teachers."""
 STEPS = 3
 """Behind weights that start at zero gradients appear in later steps."""
 PAPER = [name for name in recipe_file.names() if "\n  name: di4c\n" in recipe_file.find(name).read_text()]
-OTHERS = ["moment_matching/tiny-text", "moment_matching/tiny-pixels", "sdtt/tiny-text", "tiny-text", "tiny-pixels"]
+OTHERS = ["moment_matching/words", "moment_matching/pixels", "sdtt/words", "words", "pixels"]
 
 
 def toy_recipe(name: str, precision: str) -> Recipe:
@@ -71,5 +71,5 @@ def test_bf16_moves_every_parameter_that_fp32_moves(name: str, tmp_path: Path) -
 @pytest.mark.parametrize("value", ["no", "false", "fp32"])
 def test_old_name_of_fp32(value: str) -> None:
     """YAML reads `no`, the name of version 0.1, as false."""
-    recipe = recipe_file.read("di4c/tiny-digits", dict([recipe_file.parse_assignment(f"training.precision={value}")]))
+    recipe = recipe_file.read("di4c/digits", dict([recipe_file.parse_assignment(f"training.precision={value}")]))
     assert recipe.training.precision == "fp32"
