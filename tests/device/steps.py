@@ -77,7 +77,9 @@ def training_gradients(
     teacher.to(device)
     method.to(device)
     batch = random_batch(len(index), student.length, student.symbols, teacher.config.labels)
-    batch = Batch(list(index), None if recipe.data == "teacher" else batch.x0, batch.label)
+    batch = Batch(
+        list(index), batch.x0 if recipe.data != "teacher" or recipe.method.pool_without_data else None, batch.label
+    )
     if watch is not None:
         watch.clear()
     noise = Noise(0, batch.index, "train/1", device)
