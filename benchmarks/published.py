@@ -34,6 +34,7 @@ RECIPES = [
     *("tauldr-cifar10", "maskgit-imagenet256", "maskgit-imagenet256-d"),
     *("sdtt-6", "sdtt-6-d", "sdtt-7", "sdtt-7-d"),
     *("variational/tauldr-cifar10", "variational/maskgit-imagenet256", "variational/sdtt-7"),
+    *("moment_matching/tauldr-cifar10", "moment_matching/maskgit-imagenet256", "moment_matching/sdtt-7"),
 ]
 RANDOM_SAMPLES = 64
 """Random samples in a data file."""

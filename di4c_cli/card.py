@@ -183,6 +183,7 @@ def _provenance(config: ModelConfig) -> list[tuple[str, str]]:
         "its weights": root.get("weights"),
         "recipe": recipe,
         "data": known.get("data"),
+        "learned from": known.get("information"),
         "round": rounds,
         "iterations": known.get("iterations"),
         "seed": known.get("seed"),

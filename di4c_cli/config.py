@@ -11,6 +11,7 @@ from di4c_cli.foreign.regular import is_plain_name
 from di4c_cli.latent.config import LatentConfig, upgrade_latent
 from di4c_cli.network.lora_config import AdapterConfig
 from di4c_cli.sampler.config import SamplingConfig, upgrade_sampling
+from di4c_cli.schema import CurrentName
 
 ADAPTER_FILES = ("adapter_model.safetensors", "adapter_config.json")
 """Weights and settings of an adapter, as PEFT calls them."""
@@ -24,7 +25,7 @@ class ModelConfig(BaseModel):
     model_config = ConfigDict(extra="forbid")
     di4c: int = FORMAT
     kind: Literal["teacher", "student"]
-    name: str
+    name: CurrentName
     network: dict[str, Any]
     process: dict[str, Any]
     latent: LatentConfig | None = None

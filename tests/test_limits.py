@@ -162,7 +162,7 @@ def test_limits_allow_large_but_legitimate_requests(monkeypatch: pytest.MonkeyPa
     for steps in (1, 1024, 4096):
         check_ranges({"steps": steps, "corrector": 10, "tile": 256})
     large = {"training.iterations": 10_000_000, "training.batch": 65536, "training.synthetic_pool": 1_000_000}
-    recipe_file.read("di4c/tiny-digits", large)
+    recipe_file.read("di4c/digits", large)
     monkeypatch.setattr(limits, "physical_memory", lambda: 32 * 2**30)
     limits.check_sampling_memory(512, 1024, 768)
     limits.check_sampling_memory(4096, 256, 768)
@@ -186,11 +186,11 @@ def test_limits_allow_large_but_legitimate_requests(monkeypatch: pytest.MonkeyPa
         (["distill", "--batch", "99999999999"], "1048576"),
         (["distill", "--iterations", "99999999999"], "1000000000"),
         (["distill", "--set", "method.encoder_width=99999999"], "16384"),
-        (["distill", "-r", "di4c/tiny-digits", "--set", "method.reference_steps=99999999"], "65536"),
+        (["distill", "-r", "di4c/digits", "--set", "method.reference_steps=99999999"], "65536"),
         (["distill", "--set", "training.adapter={rank: 99999999}"], "16384"),
         (["distill", "--set", "training.workers=99999999"], "1024"),
-        (["distill", "-r", "sdtt/tiny-digits", "--set", "method.teacher_steps=99999999"], "64"),
-        (["distill", "-r", "moment_matching/tiny-digits", "--set", "method.steps=[99999999]"], "65536"),
+        (["distill", "-r", "sdtt/digits", "--set", "method.teacher_steps=99999999"], "64"),
+        (["distill", "-r", "moment_matching/digits", "--set", "method.steps=[99999999]"], "65536"),
         (["sweep", "ablations/alpha", "--samples", "99999999999"], "10000000"),
         (["sample", "--processes", "99999999"], "processes"),
         (["eval", "--processes", "99999999"], "processes"),

@@ -72,10 +72,10 @@ def kill_and_compare(work: Path, kills: int, seed: int, rounds: int = 1) -> dict
     steps = 8 + STEPS_A_KILL * kills // rounds
     more = ("--rounds", str(rounds), "--set", "training.dropout=0.1", "--set", "training.checkpoint_every=2")
     code, said = run(
-        arguments(teacher, work / "whole", *more, iterations=steps, recipe="tiny-digits"), timeout=PATIENCE * kills
+        arguments(teacher, work / "whole", *more, iterations=steps, recipe="digits"), timeout=PATIENCE * kills
     )
     assert code == 0, said
-    args = arguments(teacher, work / "killed", *more, iterations=steps, recipe="tiny-digits")
+    args = arguments(teacher, work / "killed", *more, iterations=steps, recipe="digits")
     killer, done = Killer(args, work / "killed", random.Random(seed)), 0
     for number in range(kills):
         kind = ("checkpoint", "later", "start")[number % 3]

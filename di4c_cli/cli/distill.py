@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +12,7 @@ import typer
 from di4c_cli import embedded, recipe_file
 from di4c_cli.cli.console import command_line, emit, emit_json, say
 from di4c_cli.cli.live import LiveTable, duration
-from di4c_cli.errors import UserError
+from di4c_cli.errors import RenamedWarning, UserError
 from di4c_cli.methods import METHODS
 from di4c_cli.teacher import recipe_for
 from di4c_cli.teacher.registry import known
@@ -112,12 +113,14 @@ def launch_processes(
 
 def resolve(recipe: str | None, method: str | None, flags: dict[str, Any], settings: list[str]) -> tuple[Recipe, str]:
     """Recipe file, flags and `--set` together, and the recipe's short name; `--set` overrides the rest."""
-    teacher = flags["teacher"] or embedded.DEFAULT
+    if launched():  # the launcher has told the new names
+        warnings.simplefilter("ignore", RenamedWarning)
+    teacher = embedded.ask_name(flags["teacher"] or embedded.DEFAULT)
+    if flags["teacher"] is not None:
+        flags = {**flags, "teacher": teacher}
     own = f"{method}/{teacher}"  # a recipe of the method for this very teacher
     asked = recipe or (own if own in recipe_file.names() else recipe_for(teacher))
-    name = recipe_file.current_name(asked)
-    if name != asked and not launched():
-        say(f"The recipe {asked} is now called {name}.")
+    name = recipe_file.ask_name(asked)
     if method is not None:
         name = recipe_file.with_method(name, method)
     overrides = {key: value for key, value in flags.items() if value is not None}
@@ -142,7 +145,7 @@ def _run(recipe: Recipe, out: Path, device: str | None, force: bool, as_json: bo
     from di4c_cli.training.metrics import summary
     from di4c_cli.training.run import RunOptions, distill
 
-    with LiveTable(recipe) as table:
+    with LiveTable(recipe, out / "samples") as table:
         outcome = distill(recipe, out, RunOptions(device=device, force=force, say=say, report=table))
     if not outcome.main:
         return

@@ -1,4 +1,4 @@
-"""`di4c sweep`: train every row of an ablation table, measure the rows and print the table."""
+"""`di4c sweep`: train every row of an ablation table or a contest, measure the rows and print the table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import typer
 
 from di4c_cli import recipe_file
 from di4c_cli.cli.console import emit, emit_json, file_name, progress, say, show_table, silent
-from di4c_cli.cli.eval import show, with_command
+from di4c_cli.cli.eval import show, show_steps_saved, with_command
 from di4c_cli.cli.live import LiveTable, duration
 from di4c_cli.cli.processes import Oversubscribe, Processes, launch_again
 from di4c_cli.errors import Di4cError
@@ -21,13 +21,15 @@ from di4c_cli.schema import MAX_SAMPLES
 from di4c_cli.training.sweep_recipe import read_sweep, row_recipes
 
 if TYPE_CHECKING:
+    from di4c_cli.evaluation.protocol import EvaluationProtocol
+    from di4c_cli.evaluation.results import Results
     from di4c_cli.evaluation.run import Evaluation
     from di4c_cli.process_group import ProcessGroup
     from di4c_cli.training.sweep import Rows
 
 
 def sweep(
-    recipe: Annotated[str, typer.Argument(help="A sweep from `di4c recipes`, e.g. ablations/alpha.")],
+    recipe: Annotated[str, typer.Argument(help="A sweep from `di4c recipes`, e.g. contest/words.")],
     base: Annotated[str | None, typer.Option(help="Recipe that the rows modify; default: the sweep's own.")] = None,
     teacher: Annotated[
         str | None, typer.Option("--teacher", "-t", help="Teacher of all rows; default: the recipe's.")
@@ -52,44 +54,54 @@ def sweep(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what the rows would do; change nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as one JSON object.")] = False,
 ) -> None:
-    """Train and measure every row of an ablation and print the paper's table; run it again to resume."""
-    flags = {"teacher": teacher, "data": data, "training.iterations": iterations, "seed": seed}
+    """Train and measure every row of an ablation or a contest and print its table; run it again to resume."""
+    flags = {"teacher": teacher, "data": data, "training.iterations": iterations}
     overrides = {key: value for key, value in flags.items() if value is not None}
     overrides |= dict(recipe_file.parse_assignment(text) for text in settings or [])
     table = read_sweep(recipe)
-    rows = row_recipes(table, base, overrides)
+    seeds = range(seed, seed + table.seeds)
+    students = [row_recipes(table, base, {"seed": one, **overrides}) for one in seeds]
     named = [Path(part).stem if part.endswith((".yaml", ".yml")) else part for part in (table.name, base) if part]
     folder = out or Path("runs") / f"sweep-{file_name('-'.join(named))}-s{seed}"
+    folders = [folder / f"s{one}" for one in seeds] if table.seeds > 1 else [folder]
 
     # after the checks, because torch is slow to import
     from di4c_cli.process_group import process_group
     from di4c_cli.training.plan import make_batch_plan
     from di4c_cli.training.sweep import prepare_evaluation
 
-    for _, resolved in rows:
+    for _, resolved in students[0]:
         make_batch_plan(resolved.training.batch, resolved.training.micro_batch, processes or 1)
     if not dry_run:
         launch_again(processes, device, oversubscribe)
     with process_group(device) as group:
         options = ScorerOptions(judge, features, reference, group.device, feature_input)
-        prepare = partial(prepare_evaluation, table, rows, folder, seed, options, samples, dry_run)
+        prepare = [
+            partial(prepare_evaluation, table, rows, place, one, options, samples, dry_run)
+            for rows, place, one in zip(students, folders, seeds)
+        ]
         if dry_run:
-            title = f"{table.name} on {rows[0][1].name}"
-            _preview(title, rows, folder, prepare, (processes or 1, device, oversubscribe), as_json)
-        else:
-            _run(rows, prepare(), device, as_json, group)
+            title = f"{table.name} on {students[0][0][1].name}"
+            _preview(title, students[0], folders[0], prepare[0], (processes or 1, device, oversubscribe), as_json)
+            return
+        ready = [one() for one in prepare]  # rejects before the training what would stop it afterwards
+        found = [_run(rows, one, device, group, bool(table.labels)) for rows, one in zip(students, ready)]
+        if group.main:
+            _finish(found, folder, as_json)
 
 
-def _run(rows: Rows, evaluation: Evaluation, device: str | None, as_json: bool, group: ProcessGroup) -> None:
-    """Train every row with all processes, then divide the evaluation."""
+def _run(
+    rows: Rows, evaluation: Evaluation, device: str | None, group: ProcessGroup, contest: bool
+) -> tuple[Results, EvaluationProtocol]:
+    """Train every row with all processes, then divide the evaluation; the main process writes its results."""
     from di4c_cli.report.page import write_all
     from di4c_cli.training.run import RunOptions, distill
-    from di4c_cli.training.sweep import with_students
+    from di4c_cli.training.sweep import with_compute, with_students
 
     folder, told = evaluation.out, say if group.main else silent
     with group.locked(folder):
         for number, (row, resolved) in enumerate(rows, 1):
-            told(f"{number}/{len(rows)} {row.label}")
+            told(f"{number}/{len(rows)} {row.label}, seed {resolved.seed}")
             with LiveTable(resolved) as live:
                 options = RunOptions(device=device, report=live, say=told, keep_group=True)
                 distill(resolved, folder / row.folder, options)
@@ -97,14 +109,28 @@ def _run(rows: Rows, evaluation: Evaluation, device: str | None, as_json: bool, 
         told(f"Measuring the teacher and {len(rows)} students, {evaluation.n} samples in each cell.")
         with progress("samples", evaluation.total) as advance:
             results = with_command(evaluation.run(advance, group))
-        if not group.main:
-            return
+        if contest:
+            results = with_compute(results, rows, evaluation.models[0].model)
+        for path in write_all(results, folder) if group.main else []:
+            say(f"wrote {path}")
+    return results, evaluation.protocol
+
+
+def _finish(found: list[tuple[Results, EvaluationProtocol]], folder: Path, as_json: bool) -> None:
+    """Print the results; those of several seeds as one, which is written too."""
+    from di4c_cli.report.page import write_all
+    from di4c_cli.training.sweep import merge_seeds
+
+    (results, protocol), every = found[0], [one for one, _ in found]
+    if len(every) > 1:
+        results = merge_seeds(every)
         for path in write_all(results, folder):
             say(f"wrote {path}")
     if as_json:
         emit_json(results.model_dump(mode="json"))
     else:
-        show(results, evaluation.protocol)
+        show(results, protocol)
+        show_steps_saved([results])
 
 
 def _preview(

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from di4c_cli import hub
+from di4c_cli import embedded, hub
 from di4c_cli.cli.console import emit, emit_json, say, show_table
 from di4c_cli.teacher import plugins, registry
 
@@ -55,7 +55,7 @@ def _grouped(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _show(name: str, as_json: bool) -> None:
-    entry = registry.entries().get(name)
+    entry = registry.find_entry(embedded.ask_name(name))
     if entry is None:
         raise registry.unknown(name, list(plugins.points()), "name in the list")
     row = describe(entry) | {"files": list(entry.files), "where": entry.where, "options": entry.options}

@@ -9,7 +9,7 @@ from di4c_cli.errors import UserError
 from di4c_cli.evaluation.results import Cell, Results
 from di4c_cli.metric.interval import NORMAL_QUANTILE
 
-N_DEPENDENT = ("frechet", "recall", "is", "mauve")
+N_DEPENDENT = ("frechet", "recall", "is", "mauve", "vocabulary")
 """Figures whose expectation depends on n; different n make them incomparable."""
 
 

@@ -48,6 +48,7 @@ class EvaluatedModel:
             digest=self.digest,
             parameters=sum(p.numel() for p in self.model.denoiser.network.parameters()),
             teacher=str(provenance.get("teacher", "")),
+            information=str(provenance.get("information", "")),
             provenance=plain,
         )
 

@@ -11,7 +11,7 @@ from pydantic import AliasChoices, Field, ValidationError
 from di4c_cli import files
 from di4c_cli.errors import UserError
 from di4c_cli.foreign.structured import read_json
-from di4c_cli.schema import Section
+from di4c_cli.schema import CurrentName, Section
 
 RESULTS_SCHEMA = 2
 """1: files of di4c 0.1, which can still be read; `task` was called `world`."""
@@ -52,12 +52,14 @@ class ModelEntry(Section):
 
     row: str
     ref: str
-    name: str
+    name: CurrentName
     kind: str
     revision: str = ""
     digest: str = Field(description="hash of its tensors")
     parameters: Count
     teacher: str = ""
+    information: str = Field(default="", description="what a student learned from: its teacher, data, labels")
+    forwards: float | None = Field(default=None, description="training compute in network-forward equivalents")
     provenance: dict[str, Any] = Field(default_factory=dict)
 
 
@@ -73,6 +75,9 @@ class Cell(Section):
     settings: dict[str, Any] = Field(default_factory=dict, description="sampler, dtype, temperature, guidance, …")
     labels: str = ""
     seconds: float = Field(description="wall time of sampling and scoring")
+    tokens_per_pass: float | None = Field(
+        default=None, description="symbols drawn for each forward pass of a sample; a guided pass counts twice"
+    )
     figures: dict[str, Figure] = Field(default_factory=dict)
     paper: dict[str, float] = Field(default_factory=dict, description="the paper's figures for the same cell")
     samples: list[str] = Field(default_factory=list, description="the first few samples, if they are text")
@@ -95,9 +100,11 @@ class StepsSaved(Section):
 
     `steps_saved` is the number of steps at which the teacher is as good, divided by `steps`; a lower bound if
     `at_least`, because the teacher was not as good at any of its step counts. `ratio` and `diversity` compare
-    with the teacher at the same step count, `diversity_best` with the teacher at its largest step count.
+    with the teacher at the same step count, `diversity_best` with the teacher at its largest step count,
+    `diversity_equal` with the teacher at the steps of equal quality.
     """
 
+    row: str = "student"
     steps: Count
     quality: Figure
     teacher_quality: Figure
@@ -106,6 +113,7 @@ class StepsSaved(Section):
     ratio: Figure
     diversity: Figure | None = None
     diversity_best: Figure | None = None
+    diversity_equal: Figure | None = None
     nearer_to_training: Figure | None = None
     teacher_nearer_to_training: Figure | None = None
 
@@ -114,9 +122,11 @@ class Results(Section):
     """An evaluation."""
 
     di4c_results: int = RESULTS_SCHEMA
-    protocol: str
+    protocol: CurrentName
     title: str
-    task: str = Field(default="", validation_alias=AliasChoices("task", "world"), description="toy task, if any")
+    task: CurrentName = Field(
+        default="", validation_alias=AliasChoices("task", "world"), description="toy task, if any"
+    )
     created: str
     seconds: float
     device: str
@@ -128,6 +138,9 @@ class Results(Section):
     main: str = Field(default="", description="the figure of headlines and plots")
     diversity: str = Field(default="", description="the figure that measures diversity beside it, if any")
     steps_saved: list[StepsSaved] = Field(default_factory=list, description="summary of repeated results")
+    headline: list[str] = Field(default_factory=list, description="students against the teacher in sentences")
+    ratios: list[str] = Field(default_factory=list, description="ratios of student to teacher at k and 2k steps")
+    comparison: str = Field(default="", description="picture of teacher and student beside each other, if any")
     notes: list[str] = Field(default_factory=list)
     command: str = ""
 

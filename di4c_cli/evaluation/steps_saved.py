@@ -11,6 +11,8 @@ import math
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 
+import numpy as np
+
 from di4c_cli.evaluation.results import Figure, Results, StepsSaved
 from di4c_cli.metric.interval import Interval, of_repeats
 
@@ -21,13 +23,13 @@ Curve = dict[int, list[float]]
 """Values of one figure in each repeat, by step count."""
 
 
-def steps_saved(results: Results) -> list[StepsSaved]:
-    """One entry for each step count of the student; empty without repeats, teacher, or a positive figure."""
+def steps_saved(results: Results, row: str = "student") -> list[StepsSaved]:
+    """One entry for each step count of a student's row; empty without repeats, teacher, or a positive figure."""
     main = results.main_figure
-    teacher, student = (curve(results, row, main) for row in ("teacher", "student"))
+    teacher, student = (curve(results, name, main) for name in ("teacher", row))
     if not student or not student.keys() <= teacher.keys() or not _is_positive_loss(results, main):
         return []
-    return [_entry(results, k, teacher, student) for k in student]
+    return [_entry(results, row, k, teacher, student) for k in student]
 
 
 def curve(results: Results, row: str, figure: str) -> Curve:
@@ -45,13 +47,14 @@ def _is_positive_loss(results: Results, name: str) -> bool:
     return all(figure.better == "lower" and min(figure.repeats, default=0.0) > 0 for figure in figures)
 
 
-def _entry(results: Results, k: int, teacher: Curve, student: Curve) -> StepsSaved:
+def _entry(results: Results, row: str, k: int, teacher: Curve, student: Curve) -> StepsSaved:
     reached = [
         steps_for([(steps, values[i]) for steps, values in teacher.items()], own) for i, own in enumerate(student[k])
     ]
-    theirs, mine = (curve(results, row, results.diversity) for row in ("teacher", "student"))
-    far, near = (curve(results, row, MEMORISATION) for row in ("teacher", "student"))
+    theirs, mine = (curve(results, name, results.diversity) for name in ("teacher", row))
+    far, near = (curve(results, name, MEMORISATION) for name in ("teacher", row))
     return StepsSaved(
+        row=row,
         steps=k,
         quality=geometric_mean(student[k]),
         teacher_quality=geometric_mean(teacher[k]),
@@ -60,9 +63,16 @@ def _entry(results: Results, k: int, teacher: Curve, student: Curve) -> StepsSav
         ratio=geometric_mean([own / other for own, other in zip(student[k], teacher[k])]),
         diversity=_diversity(mine[k], theirs[k]) if mine else None,
         diversity_best=_diversity(mine[k], theirs[max(theirs)]) if mine else None,
+        diversity_equal=_diversity(mine[k], [_at(theirs, i, s) for i, (s, _) in enumerate(reached)]) if mine else None,
         nearer_to_training=mean_share(near[k]) if near else None,
         teacher_nearer_to_training=mean_share(far[k]) if far else None,
     )
+
+
+def _at(curve: Curve, repeat: int, steps: float) -> float:
+    """A repeat's value at any number of steps, linear in the logarithm of the steps."""
+    known = sorted(curve)
+    return float(np.interp(math.log(steps), [math.log(k) for k in known], [curve[k][repeat] for k in known]))
 
 
 def steps_for(curve: Sequence[tuple[int, float]], value: float) -> tuple[float, bool]:

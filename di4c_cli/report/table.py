@@ -22,6 +22,8 @@ METRIC_NAMES = {
     "self_bleu": "Self-BLEU",
     "mauve": "MAUVE",
     "gradient_moment": "gradient moment",
+    "vocabulary": "different symbols",
+    "right_class": "share of the right class",
     "nearer_to_training": "nearer to training items",
     "tv": "total variation",
     "kl": "KL(data ‖ model)",
@@ -113,9 +115,19 @@ def _grid(results: Results, cells: list[CellSpec], metrics: list[str]) -> Printe
     body = []
     for line in dict.fromkeys(line for line, _ in at):
         row = [at.get((line, heading)) for heading in across]
-        body.append([line, *("–" if cell is None else _several(results, cell, metrics) for cell in row)])
+        shown = ("–" if cell is None else _several(results, cell, metrics) for cell in row)
+        body.append([line, *_training(results, line), *shown])
     title = " / ".join(metric_title(results, metric) for metric in metrics)
-    return PrintedTable(title, ["", *across], body, interval_caption(results, metrics))
+    header = ["", *(["information", "forwards"] if _training(results, "") else []), *across]
+    return PrintedTable(title, header, body, interval_caption(results, metrics))
+
+
+def _training(results: Results, row: str) -> list[str]:
+    """What the model of a row learned from and its training compute; nothing if that was not counted."""
+    counted = {entry.row: entry for entry in results.models if entry.forwards is not None}
+    if row not in counted:
+        return ["–", "–"] if counted else []
+    return [counted[row].information, number(counted[row].forwards or 0.0)]
 
 
 def _several(results: Results, spec: Cell | CellSpec, metrics: list[str]) -> str:
@@ -127,8 +139,15 @@ def _several(results: Results, spec: Cell | CellSpec, metrics: list[str]) -> str
 
 
 def overview(results: Results) -> PrintedTable:
-    """All figures of all cells."""
-    return _lines(results, results.cells, results.metrics)
+    """All figures of all cells, and the tokens per forward pass of those that were sampled."""
+    table = _lines(results, results.cells, results.metrics)
+    rates = [cell.tokens_per_pass for cell in results.cells]
+    if None in rates:
+        return table
+    table.header.append("tokens/pass")
+    for row, rate in zip(table.rows, rates):
+        row.append(number(rate or 0))
+    return table
 
 
 def interval_text(figure: Figure | None, digits: int = 3) -> str:
@@ -156,7 +175,8 @@ def steps_saved_rows(results: Results) -> list[dict[str, str]]:
         bound, memory = "≥ " if entry.at_least else "", interval_text(entry.nearer_to_training)
         if entry.teacher_nearer_to_training is not None:
             memory += f"; {entry.teacher_nearer_to_training.value:.3g}"
-        row = {
+        several = {} if entry.row == "student" else {"row": entry.row}
+        row = several | {
             "task": results.task or results.title,
             "n": str(results.cells[0].n),
             "steps": str(entry.steps),
@@ -164,6 +184,7 @@ def steps_saved_rows(results: Results) -> list[dict[str, str]]:
             "teacher at the same steps": interval_text(entry.teacher_quality, 4),
             "steps saved": f"{bound}{interval_text(entry.steps_saved)}x",
             "diversity / teacher's": interval_text(entry.diversity),
+            "/ teacher's at equal quality": interval_text(entry.diversity_equal),
             "/ teacher's best": interval_text(entry.diversity_best),
             "nearer to training; teacher": memory,
         }

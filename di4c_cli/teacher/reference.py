@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from di4c_cli import files, hub
+from di4c_cli import embedded, files, hub
 from di4c_cli.config import ADAPTER_FILES, ModelConfig
 from di4c_cli.errors import UserError
 from di4c_cli.foreign.regular import is_plain_name
@@ -20,8 +20,8 @@ WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.b
 
 def find(ref: str, options: LoadOptions) -> ModelFiles:
     """The files behind a reference, fetched if necessary. Names come before paths; `./name` is a path."""
-    name, _, revision = ref.partition("@")
-    entry = registry.entries().get(name)
+    name, _, revision = embedded.ask_name(ref).partition("@")
+    entry = registry.find_entry(name)
     if entry is not None and entry.source == "local" and not Path(ref).exists():
         raise UserError(f"'{name}' is not on the Hub: {entry.where}.", "Download it and name the file.")
     if entry is not None and entry.source == "embedded":
@@ -133,7 +133,7 @@ class RemoteModel:
 def remote(ref: str) -> RemoteModel | None:
     """The Hub's files behind a reference, in the order in which `find` looks; None for what is elsewhere."""
     name, _, revision = ref.partition("@")
-    entry = registry.entries().get(name)
+    entry = registry.find_entry(name)
     if entry is not None and entry.source != "hub":
         return None
     if entry is not None:

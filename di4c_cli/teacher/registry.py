@@ -50,8 +50,8 @@ class Entry(BaseModel):
     @property
     def folder(self) -> Path:
         """The folder of an embedded model."""
-        kind = "student" if self.name.endswith("-student") else "teacher"
-        return embedded.model(self.name.removesuffix("-student"), kind)
+        task, _, kind = self.name.partition("-")
+        return embedded.model(task, kind or "teacher")
 
     @property
     def megabytes(self) -> float | None:
@@ -84,9 +84,14 @@ def entries() -> dict[str, Entry]:
     return dict(sorted(found.items(), key=lambda item: order.index(item[1].source)))
 
 
+def find_entry(ref: str) -> Entry | None:
+    """The entry of a name, with or without a revision; names of version 0.1 are understood."""
+    return entries().get(embedded.current_name(ref.partition("@")[0]))
+
+
 def published_config(ref: str) -> ModelConfig | None:
     """The configuration that a teacher of the registry has once it is fetched; None where it is not known."""
-    entry = entries().get(ref.partition("@")[0])
+    entry = find_entry(ref)
     if entry is None or entry.architecture is None:
         return None
     settings = architecture(entry.architecture).model_dump(exclude={"parameters"})
@@ -102,4 +107,4 @@ def unknown(ref: str, more: list[str], kinds: str = "name, folder, file or Hub i
 
 def known(ref: str) -> bool:
     """Whether a reference is a name of the registry, with or without a revision."""
-    return ref.partition("@")[0] in entries()
+    return find_entry(ref) is not None

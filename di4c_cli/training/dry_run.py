@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate import Accelerator
 
 from di4c_cli import recipe_file
 from di4c_cli.build import build_on_meta
@@ -149,14 +150,7 @@ def _measure(
     if memory.total > available(accelerator.device):
         found.measured = "not measured: it would not fit this device"
         return
-    config = student_config(model, share, 1)
-    teacher = copy.deepcopy(model.denoiser).to(accelerator.device) if share.method.needs_teacher else None
-    method = build_method(share, new_student(model, config, share, 1), teacher, 1)
-    context = RunContext(
-        Path(), None, StopRequest(loud=False), lambda row: None, lambda step, tensors: None, lambda text: None
-    )
-    source = _random_symbols(data_spec(share, model, 1), share.training.batch)
-    work = TrainingLoop(accelerator, share, 1, method, source, context)
+    work = trial_loop(share, model, accelerator)
     work.step()
     start = time.monotonic()
     work.step()
@@ -169,6 +163,18 @@ def _measure(
     peak = peak_memory(accelerator.device.type) / 2**20
     found.measured = f"second of two steps on {accelerator.device.type}, peak memory {peak:.0f} MB"
     accelerator.free_memory()
+
+
+def trial_loop(recipe: Recipe, model: Model, accelerator: Accelerator) -> TrainingLoop:
+    """The training loop of a recipe on random symbols; it writes nothing."""
+    config = student_config(model, recipe, 1)
+    teacher = copy.deepcopy(model.denoiser).to(accelerator.device) if recipe.method.needs_teacher else None
+    method = build_method(recipe, new_student(model, config, recipe, 1), teacher, 1)
+    context = RunContext(
+        Path(), None, StopRequest(loud=False), lambda row: None, lambda step, tensors: None, lambda text: None
+    )
+    source = _random_symbols(data_spec(recipe, model, 1), recipe.training.batch)
+    return TrainingLoop(accelerator, recipe, 1, method, source, context)
 
 
 def _seconds_of_pool(recipe: Recipe, teacher: Model) -> float:

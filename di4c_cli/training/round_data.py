@@ -51,6 +51,13 @@ def pool_size(recipe: Recipe) -> tuple[float, int]:
     return share, min(pool, training.iterations * training.batch) if share else 0
 
 
+def information(recipe: Recipe, labels: int | None) -> str:
+    """What a student learns from: its teacher alone or data too, and the labels of a teacher with `labels` classes."""
+    share = pool_size(recipe)[0]
+    source = "teacher only" if recipe.data == "teacher" or share == 1 else "teacher and data"
+    return f"{source}, labels" if labels and recipe.training.label_dropout < 1 else source
+
+
 def with_synthetic(
     source: Source, recipe: Recipe, teacher: Model, number: int, accelerator: Accelerator, say: Callable[[str], None]
 ) -> Source:
@@ -61,6 +68,8 @@ def with_synthetic(
     (seed,) = sample_seeds(f"{recipe.seed}:pool", [number])
     (draws,) = sample_seeds(f"{seed}:pool", [0])
     steps, labels = recipe.training.synthetic_steps, teacher.denoiser.labels
+    if recipe.training.label_dropout == 1:
+        labels = None  # a student without labels learns from the teacher without labels
     if count >= ANNOUNCED_POOL:
         say(f"Drawing {count} of the teacher's own samples in {steps} steps.")
     each = -(-count // accelerator.num_processes)

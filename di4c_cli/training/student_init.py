@@ -22,6 +22,7 @@ from di4c_cli.network.lora import LATENT_PREFIX, add_lora
 from di4c_cli.noise import sample_seeds
 from di4c_cli.recipe import Recipe
 from di4c_cli.training.pretrain_config import RunRecipe
+from di4c_cli.training.round_data import information
 
 
 def student_config(teacher: Model, recipe: Recipe, round_number: int) -> ModelConfig:
@@ -54,6 +55,7 @@ def _history(teacher: Model, recipe: Recipe, round_number: int) -> dict[str, Any
         "teacher_revision": parent.get("revision") if teacher.config.kind == "teacher" else None,
         "recipe": settings,
         "data": settings["data"],
+        "information": information(recipe, teacher.config.labels),
         "di4c": __version__,
         "torch": torch.__version__,
         "seed": recipe.seed,

@@ -1,6 +1,6 @@
 """A sweep: one base recipe with a few values changed in every row, as in the paper's ablation tables.
 
-Imports no torch.
+A contest is a sweep whose rows are methods, each with a recipe of its own. Imports no torch.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ class SweepRow(Section):
     """One student of the table."""
 
     label: str = Field(description="name of the row")
-    set: dict[str, Any] = Field(description="dotted recipe keys and their values")
+    base: str | None = Field(None, description="the row's own recipe; none: the sweep's")
+    set: dict[str, Any] = Field(default_factory=dict, description="dotted recipe keys and their values")
     paper: PaperFigures = Field(default_factory=dict, description="published figures")
 
     @property
@@ -53,12 +54,19 @@ class Sweep(Section):
     metrics: list[str] = Field(
         default_factory=lambda: ["frechet", "is"], min_length=1, description="figures in each cell"
     )
+    seeds: int = Field(1, ge=1, le=64, description="students of each row, with training seeds from `--seed` on")
+    labels: Literal["none", "uniform"] | None = Field(
+        None,
+        description="how all models of a contest are sampled: without labels, or every class equally often; none: not "
+        "a contest, images of a toy task are sampled without labels",
+    )
+    teacher_steps: list[int] = Field(default_factory=list, description="further step counts of the teacher")
     paper: PaperTable | None = Field(
         None, description="`base` and `teacher`: the recipe of the published table and its figures by steps"
     )
     rows: list[SweepRow] = Field(
         min_length=1,
-        description="`label`, `set` (dotted keys and values) and `paper` (figures by steps) of each student",
+        description="`label`, `base`, `set` (dotted keys and values) and `paper` (figures by steps) of each student",
     )
 
     def published(self, recipe: Recipe, row: SweepRow | None, steps: int) -> dict[str, float]:
@@ -85,4 +93,5 @@ def read_sweep(name: str) -> Sweep:
 def row_recipes(sweep: Sweep, base: str | None, overrides: dict[str, Any]) -> list[tuple[SweepRow, Recipe]]:
     """Every row as a whole recipe; `overrides` (flags) take precedence."""
     common = sweep.set if base else {**sweep.set, **sweep.small}
-    return [(row, recipe_file.read(base or sweep.base, {**common, **row.set, **overrides})) for row in sweep.rows]
+    names = [base or row.base or sweep.base for row in sweep.rows]
+    return [(row, recipe_file.read(name, {**common, **row.set, **overrides})) for row, name in zip(sweep.rows, names)]

@@ -167,7 +167,7 @@ def raising(error: BaseException) -> Any:
 @pytest.mark.parametrize(
     ("target", "words"),
     [
-        ("di4c_cli.recipe_file.find", ["recipes", "show", "tiny-digits"]),
+        ("di4c_cli.recipe_file.find", ["recipes", "show", "digits"]),
         ("di4c_cli.recipe_file.names", ["recipes"]),
         ("di4c_cli.cli.app.emit", ["--version"]),
         ("di4c_cli.teacher.registry.entries", ["teachers"]),

@@ -148,7 +148,7 @@ def test_vq_stream_encodes_the_images_of_its_batches_only(
 ) -> None:
     """The codes are those of the whole folder, encoded at once; an image is encoded when a batch first needs it."""
     folder = class_folders(tmp_path / "images", CHANCE.integers(0, 256, (8, 6, 4, 3), dtype=np.uint8))
-    model = di4c_cli.load("tiny-vq")
+    model = di4c_cli.load("fashion")
     source = open_source(str(folder), model, replace(data_spec(model, flip=True), random_crop=random_crop))
     assert isinstance(source, Shuffled) and isinstance(source.items, images.VqItems)
     seen = encoded(source.items, monkeypatch)

@@ -44,7 +44,9 @@ EXEMPT = {
     r"di4c .*--device (cuda|mps)\b.*": "a GPU",
     r"di4c .*--teacher (sdtt-\d|mdlm|duo|llada-8b|maskgit-256)\b.*": "the real Hub; tests/hub has a stand-in",
     r"di4c eval .*--model sdtt-\d.*": "the real Hub; tests/cli/test_eval_protocols.py has stand-ins",
+    r"di4c .*--teacher runs/plane/teacher\b.*": "benchmarks/plane.py trains this teacher",
     r"di4c push .*": "the real Hub; tests/hub/test_push.py",
+    r"di4c .*--recipe bench-2d/.*": "benchmarks.plane, which makes its data",
     r"(accelerate launch|torchrun) .*--n(um_machines|nodes) .*": "several machines; test_several_machines.py parses it",
     r"(pip (install|download)|npm pack) .*": "a package index",
 }
@@ -63,7 +65,7 @@ LATE = re.compile(r"\bRUN\b")
 """Lines that need what others on the page make."""
 
 
-ONCE = ("di4c eval --protocol tiny-speedup", "accelerate launch -m di4c_cli distill …")
+ONCE = ("di4c eval --protocol steps-saved", "accelerate launch -m di4c_cli distill …")
 """Long lines that stand alone: tried on the first page that shows them."""
 
 
@@ -74,8 +76,8 @@ def exempt(command: str) -> bool:
 def filled(command: str) -> str:
     """A line with its words to fill in replaced by small real things."""
     for word, real in {
-        "<world>": "tiny-digits",
-        "--protocol NAME": "--protocol tiny-digits",
+        "<world>": "digits",
+        "--protocol NAME": "--protocol digits",
         "gpt2-large": "judge",
         "FILE": "texts.txt",
         "RUN": "runs/mine",
@@ -92,6 +94,8 @@ def lay_out(judge: Path) -> None:
     shutil.copytree(GOLDEN / "tauldr" / "di4c_student", "runs/cifar10")
     shutil.copy(GOLDEN / "tauldr" / "teacher" / "checkpoints" / "ckpt_0001999999.pt", ".")
     shutil.copy(GOLDEN / "tauldr" / "teacher" / "config" / "config_001.yaml", ".")
+    shutil.copytree(ROOT / "tests" / "golden" / "bert", "my-masked-lm")
+    np.save("points.npy", np.random.default_rng(0).integers(0, 50, size=(200, 2)))
     torch.jit.script(Scan()).save("inception.pt")
     images = np.random.default_rng(0).integers(0, 24, size=(30, 8, 8, 3)).astype(np.uint8)
     np.savez("cifar10-train.npz", images=images)
@@ -109,8 +113,8 @@ def short(words: list[str], number: int) -> list[str]:
     name = next((word for word in words[1:] if word in COMMANDS), "")
     more = SHORT.get(name, [])
     if name == "eval" and "--protocol" in words:
-        more = ["--limit", "20", "--steps", "1", "--student", "tiny-digits-student"]
-        if "tiny-speedup" not in words:
+        more = ["--limit", "20", "--steps", "1", "--student", "digits-student"]
+        if "steps-saved" not in words:
             more = ["--limit", "2"]
     if name == "eval" and "--samples" in words:
         more = []
@@ -126,7 +130,7 @@ def without_shape(words: list[str]) -> list[str]:
     place = words.index("--shape")
     explained = CliRunner().invoke(app, ["bench-latency", "--help"], env={"COLUMNS": "200"}).stdout
     assert re.search(rf"\b{re.escape(words[place + 1])}\b", explained), f"unknown shape {words[place + 1]}"
-    return [*words[:place], "--teacher", "tiny-digits", *words[place + 2 :]]
+    return [*words[:place], "--teacher", "digits", *words[place + 2 :]]
 
 
 def run(command: str, number: int = 0, flags: tuple[str, ...] = ()) -> None:

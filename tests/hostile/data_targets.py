@@ -32,7 +32,7 @@ def dataset(root: Path, place: Path, rng: random.Random) -> Case:
     copy(root / "models" / model, place / "in" / "model")
     story = damage(path, rng) if rng.random() < 0.8 else bombs.odd(path, rng)
     more = rng.choice([[], [], ["--dry-run"]])
-    chosen = "di4c/tiny-pixels" if model == "pixels" else "di4c/tiny-digits"
+    chosen = "di4c/pixels" if model == "pixels" else "di4c/digits"
     words = ["distill", "--teacher", "in/model", "--recipe", chosen, "--data", f"in/{name}", *SHORT, "--latents", "2"]
     return Case([*words, "--out", "out/r", *more], f"{name}: {story}")
 
@@ -92,7 +92,7 @@ def tokenizer(root: Path, place: Path, rng: random.Random) -> Case:
                 "--teacher",
                 "in/model",
                 "--recipe",
-                "di4c/tiny-digits",
+                "di4c/digits",
                 "--data",
                 "in/corpus.txt",
                 *SHORT,

@@ -33,16 +33,16 @@ BASES: dict[str, list[list[str]]] = {
     "distill": [
         [*("--teacher", "in/digits", "--recipe", recipe, "--out", "out/r", "--iterations", "1", "--batch", "2"), *more]
         for recipe, more in (
-            ("di4c/tiny-digits", ["--dry-run", "--latents", "2"]),
-            ("di4c/tiny-digits", ["--latents", "2"]),
-            ("di4c/tiny-digits", ["--latents", "2", "--set", "training.adapter=lora"]),
-            ("moment_matching/tiny-digits", []),
-            ("sdtt/tiny-digits", ["--rounds", "1"]),
-            ("tiny-digits", []),
+            ("di4c/digits", ["--dry-run", "--latents", "2"]),
+            ("di4c/digits", ["--latents", "2"]),
+            ("di4c/digits", ["--latents", "2", "--set", "training.adapter=lora"]),
+            ("moment_matching/digits", []),
+            ("sdtt/digits", ["--rounds", "1"]),
+            ("digits", []),
         )
     ],
     "sweep": [["in/sweep.yaml", "--teacher", "in/digits", "--iterations", "1", "--samples", "2", "--out", "out/s"]],
-    "pretrain": [["--recipe", "pretrain/tiny-digits", "--iterations", "1", "--out", "out/p"]],
+    "pretrain": [["--recipe", "pretrain/digits", "--iterations", "1", "--out", "out/p"]],
     "push": [["in/digits", "me/model"]],
     "report": [["in/run", "--out", "out/page.html"]],
     "compare": [["in/evaluation", "in/evaluation"]],
@@ -53,10 +53,10 @@ BASES: dict[str, list[list[str]]] = {
         ["in/sdtt", "out/m"],
         ["in/digits", "out/m", "--force"],
         ["in/llada", "out/m"],
-        ["in/adapter", "out/m", "--base", "tiny-digits"],
+        ["in/adapter", "out/m", "--base", "digits"],
     ],
-    "teachers": [[], ["tiny-text"]],
-    "recipes show": [["tiny-digits"]],
+    "teachers": [[], ["words"]],
+    "recipes show": [["digits"]],
 }
 
 LINK, LINKED = "special/\udcff", "in/digits"
@@ -80,8 +80,8 @@ def parameters() -> list[Parameter]:
 
 
 def _walk(command: Any, path: list[str]) -> Iterator[Parameter]:
-    for name, sub in getattr(command, "commands", {}).items():
-        yield from _walk(sub, [*path, name])
+    for name in getattr(command, "commands", {}):
+        yield from _walk(command.get_command(None, name), [*path, name])
     position = 0
     for one in command.params:
         if one.name in ("help", "install_completion", "show_completion"):  # Typer's own, which change a shell's files

@@ -49,7 +49,7 @@ def plan(root: Path, place: Path, rng: random.Random) -> Plan:
         "picture": ["sample", "--teacher", digits, "-n", "1", "--steps", "1", "--out", f"{out}/a.png"],
         "report": ["report", str(place / "in" / "evaluation"), "--out", f"{out}/page.html"],
         "eval": ["eval", "--teacher", digits, "--steps", "1", "-n", "3", "--out", f"{out}/e"],
-        "distill": ["distill", "--teacher", digits, "--recipe", "di4c/tiny-digits", *short, "--out", f"{out}/r"],
+        "distill": ["distill", "--teacher", digits, "--recipe", "di4c/digits", *short, "--out", f"{out}/r"],
     }
     commands["adapter"] = [*commands["distill"], "--set", "training.adapter=lora"]
     name = rng.choice(sorted(commands))

@@ -87,7 +87,7 @@ def _models(root: Path) -> None:
     convert(str(GOLDEN / "sdtt"), root / "text", tokenizer=str(root / "tokenizers" / "words.json"))
     convert(str(GOLDEN / "maskgit"), root / "codes", heads=4, vqgan=str(GOLDEN / "vqgan"))
     convert(str(GOLDEN / "tauldr" / "teacher"), root / "pixels")
-    convert("tiny-text-student", root / "student")
+    convert("words-student", root / "student")
     _variants(root)
     for source, name in (("llada", "llama"), ("esm", "encoder"), ("duo", "uniform")):
         convert(str(root / source), root / name)
@@ -213,18 +213,18 @@ def _pictures(root: Path, rng: np.random.Generator) -> None:
 def _recipes(root: Path) -> None:
     root.mkdir()
     for name, number in (
-        ("tiny-digits", 0),
-        ("di4c/tiny-digits", 1),
-        ("pretrain/tiny-digits", 2),
+        ("digits", 0),
+        ("di4c/digits", 1),
+        ("pretrain/digits", 2),
         ("ablations/alpha", 3),
-        ("moment_matching/tiny-digits", 4),
-        ("sdtt/tiny-digits", 5),
+        ("moment_matching/digits", 4),
+        ("sdtt/digits", 5),
         ("masked-lm", 6),
     ):
         shutil.copy(recipe_file.find(name), root / f"{number}-{name.replace('/', '-')}.yaml")
     sweep = yaml.safe_load((root / "3-ablations-alpha.yaml").read_text())
     (root / "3-ablations-alpha.yaml").write_text(yaml.safe_dump(sweep | {"rows": sweep["rows"][:2]}, sort_keys=False))
-    adapted = yaml.safe_load((root / "1-di4c-tiny-digits.yaml").read_text())
+    adapted = yaml.safe_load((root / "1-di4c-digits.yaml").read_text())
     adapted["training"]["adapter"] = {"type": "lora", "rank": 4, "alpha": 8.0, "targets": ["out_proj"]}
     (root / "7-adapter.yaml").write_text(yaml.safe_dump(adapted, sort_keys=False))
     from di4c_cli.training.launch import presets
@@ -256,9 +256,9 @@ def _results(root: Path) -> None:
     """A run with its evaluation, a second result, statistics of a reference, and shards of samples."""
     teacher = str(root / "models" / "digits")
     short = ["--iterations", "2", "--batch", "2", "--latents", "2", "--set", "training.checkpoint_every=1"]
-    _call("distill", "--teacher", teacher, "--recipe", "di4c/tiny-digits", *short, "--out", str(root / "run"))
+    _call("distill", "--teacher", teacher, "--recipe", "di4c/digits", *short, "--out", str(root / "run"))
     adapter = ["--set", "training.adapter={type: lora, rank: 2}", "--out", str(root / "adapter-run")]
-    _call("distill", "--teacher", "tiny-digits", "--recipe", "di4c/tiny-digits", *short, *adapter)
+    _call("distill", "--teacher", "digits", "--recipe", "di4c/digits", *short, *adapter)
     shutil.copytree(root / "adapter-run" / "student", root / "models" / "adapter")
     student = str(root / "run" / "student")
     _call(

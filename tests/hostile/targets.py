@@ -41,7 +41,7 @@ def option_case(root: Path, place: Path, given: list[tuple[grammar.Parameter, st
             ("run", "run"),
             ("data", "data"),
         ),
-        *(("evaluation", "evaluation"), ("shards", "shards"), ("recipes/0-tiny-digits.yaml", "recipe.yaml")),
+        *(("evaluation", "evaluation"), ("shards", "shards"), ("recipes/0-digits.yaml", "recipe.yaml")),
         *(("recipes/3-ablations-alpha.yaml", "sweep.yaml"), ("models/tokenizers/words.json", "words.json")),
     ):
         link(root / source, place / "in" / target)
@@ -82,14 +82,14 @@ def adapter(root: Path, place: Path, rng: random.Random) -> Case:
         story = tensors.change_adapter(folder / "student" if inside else folder, rng)
     else:
         story = _other_teacher(folder, inside, rng)
-    base = rng.choice([[], ["--base", "tiny-digits"], ["--base", "in/model"], ["--base", "tiny-digits-student"]])
+    base = rng.choice([[], ["--base", "digits"], ["--base", "in/model"], ["--base", "digits-student"]])
     words = rng.choice(
         [
             ["convert", "in/model", "out/model", *base],
             ["convert", "in/model", "out/model", *base],
             ["sample", "--student", "in/model", "-n", "1", "--steps", "1", "--out", "out/a.png"],
             ["eval", "--student", "in/model", "--steps", "1", "-n", "2", "--out", "out/e"],
-            ["distill", "--teacher", "in/model", "--recipe", "di4c/tiny-digits", *SHORT, "--out", "out/r"],
+            ["distill", "--teacher", "in/model", "--recipe", "di4c/digits", *SHORT, "--out", "out/r"],
             ["push", "in/model", "me/model"],
         ]
     )
@@ -100,17 +100,7 @@ def adapter(root: Path, place: Path, rng: random.Random) -> Case:
 def _other_teacher(folder: Path, inside: bool, rng: random.Random) -> str:
     """Another teacher in the adapter's history: itself, the folder around it, a name, a path that is not there."""
     student = folder / "student" if inside else folder
-    names = [
-        "student",
-        "model",
-        "in/model",
-        "in/model/student",
-        "tiny-digits-student",
-        "tiny-text",
-        "me/model",
-        "",
-        "..",
-    ]
+    names = ["student", "model", "in/model", "in/model/student", "digits-student", "words", "me/model", "", ".."]
     name = rng.choice(names)
     tree = json.loads((student / "config.json").read_text())
     tree["provenance"] |= {"teacher": Path(name).name if rng.random() < 0.7 else name}
@@ -141,7 +131,7 @@ def folder(root: Path, place: Path, rng: random.Random) -> Case:
                 "--teacher",
                 "in/model",
                 "--recipe",
-                "di4c/tiny-digits",
+                "di4c/digits",
                 "--data",
                 "teacher",
                 *SHORT,
@@ -170,7 +160,7 @@ def recipe(root: Path, place: Path, rng: random.Random) -> Case:
     story = _other_recipe(path, rng)
     teacher = ["--teacher", "in/digits"]
     if "compute_environment" in kind or "distributed_type" in kind:
-        chosen = ["--recipe", "di4c/tiny-digits", "--accelerate-config", "in/recipe.yaml"]
+        chosen = ["--recipe", "di4c/digits", "--accelerate-config", "in/recipe.yaml"]
         words = [
             "distill",
             *teacher,
@@ -222,7 +212,7 @@ def run(root: Path, place: Path, rng: random.Random) -> Case:
         "--teacher",
         "in/digits",
         "--recipe",
-        "di4c/tiny-digits",
+        "di4c/digits",
         "--iterations",
         "2",
         *more,

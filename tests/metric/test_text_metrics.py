@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from nltk.translate.bleu_score import SmoothingFunction, sentence_bleu
 
 from di4c_cli.errors import UserError
+from di4c_cli.evaluation.parts import ScoreParts
+from di4c_cli.evaluation.scorers.text import NgramScorer
 from di4c_cli.metric.diversity import distinct, self_bleu, unigram_entropy
 from di4c_cli.metric.mauve import frontier_area, kmeans, mauve, mauve_runs
 from di4c_cli.metric.ngram import CharacterModel
+from di4c_cli.tasks.registry import TASKS
+from di4c_cli.tasks.text import TextTask
 
 LINES = ["the cat sat on the mat.", "a cat and a hat sat.", "the end of the day"]
 
@@ -114,3 +120,12 @@ def test_kmeans_finds_separated_groups() -> None:
     owner = kmeans(points, 4, seed=0)
     assert len({tuple(np.unique(owner[20 * k : 20 * k + 20])) for k in range(4)}) == 4
     assert all(len(np.unique(owner[20 * k : 20 * k + 20])) == 1 for k in range(4))
+
+
+def test_vocabulary_counts_the_symbols_of_all_parts_once(tmp_path: Path) -> None:
+    task = TASKS["words"]
+    assert isinstance(task, TextTask)
+    scorer, parts = NgramScorer(task, None), ScoreParts(tmp_path, 4, 2)
+    x = torch.tensor([[1, 2], [2, 3], [3, 4], [1, 9]]).repeat(1, 8)
+    parts.fill(lambda first, count: scorer.score(x[first : first + count], task.codec.decode(x[first : first + count])))
+    assert scorer.summarise(parts)["vocabulary"].value == 5

@@ -16,6 +16,7 @@ from di4c_cli.evaluation.config import ScorerOptions
 from di4c_cli.evaluation.parts import ScoreParts, Scores, identity
 from di4c_cli.evaluation.results import Figure, Instrument
 from di4c_cli.evaluation.sample_files import files_of, image_batches
+from di4c_cli.evaluation.sampling import CellSampling, labels_of
 from di4c_cli.evaluation.scorers.base import Scorer, ScorerContext, figure_of, register_scorer
 from di4c_cli.foreign.arrays import ArrayArchive
 from di4c_cli.metric.feature_scores import ClassStatistics, FeatureMoments, frechet, kernel_distance
@@ -39,7 +40,7 @@ from di4c_cli.tasks.base import ImageTask, ToyTask
 MIN_SAMPLES_PER_FEATURE = 20
 """With fewer samples per feature the bias of the Fréchet distance is visible and the figure has a note."""
 TASK_REFERENCE = 2000
-"""Held-out images of a toy task in its reference; decoding more of tiny-vq takes longer than sampling."""
+"""Held-out images of a toy task in its reference; decoding more of fashion takes longer than sampling."""
 ANCHOR_SAMPLES = 1000
 """Training images that show the figure of real data."""
 DECODED_AT_ONCE = 500
@@ -50,6 +51,8 @@ class ImageScorer(Scorer):
     """Features of generated images against a reference."""
 
     main = "frechet"
+    sampling: CellSampling | None = None
+    """The cell that is being scored."""
 
     def __init__(
         self, network: FeatureNetwork, reference: FeatureReference, detail: dict[str, Any] | None = None
@@ -86,6 +89,9 @@ class ImageScorer(Scorer):
             detail={"features": width, "neighbours": NEIGHBOURS, "subsets": [SUBSETS, SUBSET_ROWS], **self.detail},
         )
 
+    def prepare(self, sampling: CellSampling) -> None:
+        self.sampling = sampling
+
     def score(self, x: Tensor, decoded: Any) -> Scores:
         if not isinstance(decoded, np.ndarray) or decoded.ndim < 3:
             raise UserError("Image metrics need images.", "Use --judge for text.")
@@ -104,7 +110,17 @@ class ImageScorer(Scorer):
             spread = f", their standard deviation {np.std(scores, ddof=1):.3g}" if len(scores) > 1 else ""
             interval = of_splits(float(np.mean(scores)), scores)
             out["is"] = figure_of(interval, "higher", note=f"mean over {len(scores)} splits{spread}")
-        return out | by_subsets
+        return out | by_subsets | self._right_class(parts)
+
+    def _right_class(self, parts: ScoreParts) -> dict[str, Figure]:
+        """The share of labelled samples that a toy task's classifier assigns to the requested class."""
+        if self.sampling is None or not isinstance(self.network, ClassifierFeatures):
+            return {}
+        label = labels_of(self.sampling.model, self.sampling.labels, 0, parts.n)
+        if label is None:
+            return {}
+        right = parts.column("probabilities").argmax(-1) == np.array(label)
+        return {"right_class": figure_of(of_mean(right.astype(np.float64)), "higher")}
 
     def _frechet(self, sums: _Accumulators) -> Figure:
         value = frechet(sums.whole, self.reference.moments)

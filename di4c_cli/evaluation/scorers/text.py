@@ -1,4 +1,4 @@
-"""Text figures: bits per character under tiny-text's model, perplexity under a causal judge, MAUVE; diversity."""
+"""Text figures: bits per character under an n-gram model, perplexity under a causal judge, MAUVE; diversity."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class TextScorer(Scorer):
 
 @register_scorer("ngram")
 class NgramScorer(TextScorer):
-    """Bits per character of tiny-text; with a prompt, only the characters after it are scored."""
+    """Bits per character of the task `words`; with a prompt, only the characters after it are scored."""
 
     main = "bits_per_char"
 
@@ -100,19 +100,19 @@ class NgramScorer(TextScorer):
     @classmethod
     def create(cls, context: ScorerContext) -> NgramScorer:
         if not isinstance(context.task, TextTask):
-            raise UserError("The character model judges tiny-text only.", "Use the scorer 'judge'.")
+            raise UserError("The character model judges the task words only.", "Use the scorer 'judge'.")
         return _ngram_scorer(context.task, context.prompts)
 
     def instrument(self) -> Instrument:
-        reference = f"{len(self.task.lines[0])} training speeches of tiny-text"
-        detail = {"held_out_bits_per_char": self.anchor, **self.prompt_detail()}
+        reference = f"{len(self.task.lines[0])} training speeches of the task words"
+        detail = {"held_out_bits_per_char": self.anchor, "scores": "with symbols", **self.prompt_detail()}
         name, digest = self.judge.name, self.judge.digest
         return Instrument(name=name, kind="judge", digest=digest, reference=reference, detail=detail)
 
     def score(self, x: Tensor, decoded: Any) -> Scores:
         ids = x.cpu().numpy()
         own = {"bits_per_char": self._bits(x, decoded), "entropy": unigram_entropy(ids[:, self.prompt :])}
-        return own | (self.self_bleu_scores(ids) or {"distinct": distinct(ids, 2)})
+        return own | (self.self_bleu_scores(ids) or {"distinct": distinct(ids, 2), "symbols": np.unique(ids)})
 
     def _bits(self, x: Tensor, decoded: list[str]) -> np.ndarray:
         if not self.prompt:
@@ -130,7 +130,10 @@ class NgramScorer(TextScorer):
             "bits_per_char": self.mean(parts.column("bits_per_char"), "lower", "bits"),
             "entropy": self.mean(parts.column("entropy"), "higher", "nats"),
         }
-        return out | (self.self_bleu(parts) or {"distinct": _distinct(parts)})
+        if self.has_groups:
+            return out | self.self_bleu(parts)
+        used = Figure(value=len(np.unique(parts.column("symbols"))), better="higher", note="depends on n")
+        return out | {"distinct": _distinct(parts), "vocabulary": used}
 
 
 @lru_cache(maxsize=1)
