@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import copy
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,17 +15,22 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import di4c_cli
+from di4c_cli import recipe_file
+from di4c_cli.build import build_on_meta
 from di4c_cli.errors import UserError
-from di4c_cli.model import load
+from di4c_cli.model import Model, load
 from di4c_cli.network.lora import LoraLinear, add_lora, merged, targets, trained_state
 from di4c_cli.network.lora_config import AdapterConfig
 from di4c_cli.recipe import Recipe
 from di4c_cli.teacher.convert import convert
-from di4c_cli.training.estimate import estimate
+from di4c_cli.teacher.registry import published_config
+from di4c_cli.training.estimate import estimate, step_flops
 from di4c_cli.training.plan import make_batch_plan
 from di4c_cli.training.run import RunOptions, distill
 from di4c_cli.training.student_init import adapter_student, student_config
 from tests.helpers.small_run import make_teacher, run_cut, small_recipe
+
+ROOT = Path(__file__).parents[2]
 
 
 def adapter_recipe(teacher: Path, **overrides: object) -> Recipe:
@@ -149,6 +157,38 @@ def test_estimate_counts_the_shared_weights_once(teacher: Path) -> None:
     student = adapter_student(model.denoiser, student_config(model, recipe, 1), recipe, 1)
     trained = sum(value.numel() for value in trained_state(student.network).values()) * 4
     assert (sizes[1].gradients, sizes[1].ema, sizes[1].optimizer) == (trained, trained, 2 * trained)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs the peak of a process")
+def test_peak_of_a_shared_step_is_the_base_the_activations_and_little_more() -> None:
+    """98 M weights: the base once, the activations, and less than 0.35 of the base for everything else."""
+    command = [sys.executable, "-m", "tests.helpers.lora_peak", "training.precision=fp32", "training.batch=1"]
+    surroundings = {**os.environ, "OMP_NUM_THREADS": "1", "MALLOC_TRIM_THRESHOLD_": "0"}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=surroundings, check=True)
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["base"] < found["peak"] < 1.35 * found["base"] + found["activations"] + found["loss_chunk"]
+    assert found["estimate"] == pytest.approx(found["peak"], rel=0.1)
+
+
+def test_estimate_of_8_billion_weights_follows_from_its_parts() -> None:
+    """LLaDA-8B: 4 or 2 bytes a weight; copies of autocast only for the block at work."""
+    sizes = {}
+    for base in ("fp32", "bf16"):
+        settings = {"training.adapter.base_precision": base, "training.activation_checkpointing": True}
+        recipe = recipe_file.read("masked-lm", {"teacher": "llada-8b", **settings})
+        config = published_config("llada-8b")
+        assert isinstance(recipe, Recipe) and config is not None
+        student = student_config(Model(config, build_on_meta(config)), recipe, 1)
+        plan = make_batch_plan(recipe.training.batch, None, 1)
+        sizes[base] = estimate(student, config, recipe, plan)
+        flops = step_flops(config, recipe, plan)
+        linear = 8_014_639_104 - 126_349 * 4096 - 65 * 4096
+        assert flops == 2 * 2 * (1 + 4 * 4) * 1024 * linear
+    assert (sizes["fp32"].teacher, sizes["bf16"].teacher) == (4 * 8_014_639_104, 2 * 8_014_639_104)
+    copies = sizes["fp32"].weights - sizes["bf16"].weights
+    assert copies == pytest.approx(2 * linear / 32, rel=0.01)
+    assert sizes["fp32"].total < 46 * 2**30 and sizes["bf16"].total < 22 * 2**30
 
 
 @pytest.mark.parametrize(("names", "words"), [(["nothing"], "no linear layer 'nothing'"), (["token_emb"], "no linear")])
