@@ -201,10 +201,25 @@ def test_mask_and_vocabulary_must_be_known(folder: Any) -> None:
         ("modernbert", "family is bert, but its blocks are built otherwise"),
         ("t5", "an encoder and a decoder"),
         ("SDAR", "block after block"),
-        ("esmfold2", "family is esm, but its configuration"),
+        ("novel", "family is a2d, but its tensors have the same names under another model_type"),
     ],
 )
 def test_unknown_type_names_the_nearest_family(folder: Any, kind: str, told: str) -> None:
     path = change(folder("a2d"), model_type=kind)
     with pytest.raises(UserError, match=told):
+        load(str(path))
+
+
+def test_unknown_tensors_name_the_nearest_family_and_what_differs(folder: Any) -> None:
+    path = folder("bert")
+    tensors = load_file(path / "model.safetensors")
+    tensors["bert.encoder.layer.0.gate.weight"] = torch.zeros(2, 2)
+    save_file(tensors, path / "model.safetensors")
+    with pytest.raises(UserError, match=r"nearest family is bert, but it has bert\.encoder\.layer\.0\.gate\.weight\."):
+        load(str(change(path, model_type="novel")))
+    (path / "config.json").unlink()
+    with pytest.raises(UserError, match=r"no configuration that di4c knows; the nearest family is bert: it has"):
+        load(str(path))
+    save_file({"a": torch.zeros(2)}, path / "model.safetensors")
+    with pytest.raises(UserError, match="no checkpoint of a known format"):
         load(str(path))

@@ -69,7 +69,10 @@ def main() -> None:
     gc.collect()
     before = resident()
     found = two_steps(recipe, NETWORK)
-    print(json.dumps(found | {"peak": found["peak"] - before}))
+    found["peak"] -= before
+    found["limit"] = int(1.35 * found["base"]) + found["activations"] + found["loss_chunk"]
+    print(json.dumps(found))
+    raise SystemExit(found["peak"] >= found["limit"])
 
 
 if __name__ == "__main__":
