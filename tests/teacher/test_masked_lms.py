@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import shutil
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,23 @@ def test_pickled_weights_are_read(golden: Path, folder: Any, legacy: bool) -> No
     old = {name.replace("LayerNorm.weight", "LayerNorm.gamma"): tensor for name, tensor in tensors.items()}
     torch.save(old, path / "pytorch_model.bin", _use_new_zipfile_serialization=not legacy)
     assert torch.equal(outputs(load(str(path))), outputs(load(str(golden / "bert"))))
+
+
+def test_weights_saved_from_a_gpu_are_read_without_one(golden: Path, folder: Any) -> None:
+    """The pickle names the device of every storage."""
+    path = folder("llada")
+    tensors = load_file(path / "model.safetensors")
+    (path / "model.safetensors").unlink()
+    torch.save(tensors, path / "here.pt")
+    with zipfile.ZipFile(path / "here.pt") as old, zipfile.ZipFile(path / "pytorch_model.bin", "w") as new:
+        for entry in old.infolist():
+            content = old.read(entry)
+            if entry.filename.endswith("data.pkl"):
+                assert b"X\x03\x00\x00\x00cpu" in content
+                content = content.replace(b"X\x03\x00\x00\x00cpu", b"X\x06\x00\x00\x00cuda:0")
+            new.writestr(entry, content)
+    (path / "here.pt").unlink()
+    assert torch.equal(outputs(load(str(path))), outputs(load(str(golden / "llada"))))
 
 
 @pytest.mark.parametrize("kind", ["llada", "sdtt", "maskgit"])
