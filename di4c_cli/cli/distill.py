@@ -30,6 +30,11 @@ if TYPE_CHECKING:
     from di4c_cli.training.dry_run import Preview
     from di4c_cli.training.pretrain_config import PretrainConfig
 
+GPU_GIGABYTES, CUDA_BYTES = (24, 48, 80), 2 * 2**30
+"""Sizes of GPUs that a dry run names, and what CUDA and its libraries take beside the tensors."""
+GPU_FLOPS, GPU_SHARE = 312e12, 0.4
+"""Of an A100 in bfloat16 by its data sheet, and the share that a training step commonly reaches."""
+
 
 def distill(
     teacher: Annotated[
@@ -199,11 +204,19 @@ def preview_lines(found: Preview) -> list[str]:
     if found.memory:
         parts = ", ".join(f"{name.replace('_', ' ')} {size / 2**20:,.0f}" for name, size in found.memory.items())
         lines.append(f"memory     {parts} MB per process (estimate)")
+        need = found.memory["total"] + CUDA_BYTES
+        sizes = [f"{size} GB {'yes' if need <= size * 2**30 else 'no'}" for size in GPU_GIGABYTES]
+        lines.append(f"fits a GPU {', '.join(sizes)} (with {CUDA_BYTES // 2**30} GB for CUDA itself)")
     if found.seconds_per_step is not None and found.total_seconds is not None:
         total = duration(found.total_seconds)
         lines.append(f"time       {found.seconds_per_step:.3g} s a step, {total} in all ({found.measured})")
     elif found.measured:
         lines.append(f"time       {found.measured}")
+    if found.flops is not None and found.seconds_per_step is None:
+        seconds = found.flops / (GPU_FLOPS * GPU_SHARE)
+        total = duration(seconds * tree["training"]["iterations"] * tree["rounds"])
+        rate = f"at {GPU_SHARE:.0%} of an A100's {GPU_FLOPS / 1e12:.0f} TFLOP/s in bf16"
+        lines.append(f"work       {found.flops / 1e12:.3g} TFLOP a step: {seconds:.2g} s and {total} in all {rate}")
     for name, size in found.files.items():
         lines.append(f"would write {name}" + ("" if size is None else f" ({size / 1e6:,.1f} MB)"))
     return lines

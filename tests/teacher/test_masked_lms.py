@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import shutil
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,23 @@ def test_pickled_weights_are_read(golden: Path, folder: Any, legacy: bool) -> No
     old = {name.replace("LayerNorm.weight", "LayerNorm.gamma"): tensor for name, tensor in tensors.items()}
     torch.save(old, path / "pytorch_model.bin", _use_new_zipfile_serialization=not legacy)
     assert torch.equal(outputs(load(str(path))), outputs(load(str(golden / "bert"))))
+
+
+def test_weights_saved_from_a_gpu_are_read_without_one(golden: Path, folder: Any) -> None:
+    """The pickle names the device of every storage."""
+    path = folder("llada")
+    tensors = load_file(path / "model.safetensors")
+    (path / "model.safetensors").unlink()
+    torch.save(tensors, path / "here.pt")
+    with zipfile.ZipFile(path / "here.pt") as old, zipfile.ZipFile(path / "pytorch_model.bin", "w") as new:
+        for entry in old.infolist():
+            content = old.read(entry)
+            if entry.filename.endswith("data.pkl"):
+                assert b"X\x03\x00\x00\x00cpu" in content
+                content = content.replace(b"X\x03\x00\x00\x00cpu", b"X\x06\x00\x00\x00cuda:0")
+            new.writestr(entry, content)
+    (path / "here.pt").unlink()
+    assert torch.equal(outputs(load(str(path))), outputs(load(str(golden / "llada"))))
 
 
 @pytest.mark.parametrize("kind", ["llada", "sdtt", "maskgit"])
@@ -225,10 +243,25 @@ def test_mask_and_vocabulary_must_be_known(folder: Any) -> None:
         ("modernbert", "family is bert, but its blocks are built otherwise"),
         ("t5", "an encoder and a decoder"),
         ("SDAR", "block after block"),
-        ("esmfold2", "family is esm, but its configuration"),
+        ("novel", "family is a2d, but its tensors have the same names under another model_type"),
     ],
 )
 def test_unknown_type_names_the_nearest_family(folder: Any, kind: str, told: str) -> None:
     path = change(folder("a2d"), model_type=kind)
     with pytest.raises(UserError, match=told):
+        load(str(path))
+
+
+def test_unknown_tensors_name_the_nearest_family_and_what_differs(folder: Any) -> None:
+    path = folder("bert")
+    tensors = load_file(path / "model.safetensors")
+    tensors["bert.encoder.layer.0.gate.weight"] = torch.zeros(2, 2)
+    save_file(tensors, path / "model.safetensors")
+    with pytest.raises(UserError, match=r"nearest family is bert, but it has bert\.encoder\.layer\.0\.gate\.weight\."):
+        load(str(change(path, model_type="novel")))
+    (path / "config.json").unlink()
+    with pytest.raises(UserError, match=r"no configuration that di4c knows; the nearest family is bert: it has"):
+        load(str(path))
+    save_file({"a": torch.zeros(2)}, path / "model.safetensors")
+    with pytest.raises(UserError, match="no checkpoint of a known format"):
         load(str(path))

@@ -14,13 +14,16 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import di4c_cli
+from di4c_cli import recipe_file
+from di4c_cli.build import build_on_meta
 from di4c_cli.errors import UserError
-from di4c_cli.model import load
+from di4c_cli.model import Model, load
 from di4c_cli.network.lora import LoraLinear, add_lora, merged, targets, trained_state
 from di4c_cli.network.lora_config import AdapterConfig
 from di4c_cli.recipe import Recipe
 from di4c_cli.teacher.convert import convert
-from di4c_cli.training.estimate import estimate
+from di4c_cli.teacher.registry import published_config
+from di4c_cli.training.estimate import estimate, step_flops
 from di4c_cli.training.plan import make_batch_plan
 from di4c_cli.training.run import RunOptions, distill
 from di4c_cli.training.student_init import adapter_student, student_config
@@ -187,6 +190,26 @@ def test_estimate_counts_the_shared_weights_once(teacher: Path) -> None:
     student = adapter_student(model.denoiser, student_config(model, recipe, 1), recipe, 1)
     trained = sum(value.numel() for value in trained_state(student.network).values()) * 4
     assert (sizes[1].gradients, sizes[1].ema, sizes[1].optimizer) == (trained, trained, 2 * trained)
+
+
+def test_estimate_of_8_billion_weights_follows_from_its_parts() -> None:
+    """LLaDA-8B: 4 or 2 bytes a weight; copies of autocast only for the block at work."""
+    sizes = {}
+    for base in ("fp32", "bf16"):
+        settings = {"training.adapter.base_precision": base, "training.activation_checkpointing": True}
+        recipe = recipe_file.read("masked-lm", {"teacher": "llada-8b", **settings})
+        config = published_config("llada-8b")
+        assert isinstance(recipe, Recipe) and config is not None
+        student = student_config(Model(config, build_on_meta(config)), recipe, 1)
+        plan = make_batch_plan(recipe.training.batch, None, 1)
+        sizes[base] = estimate(student, config, recipe, plan)
+        flops = step_flops(config, recipe, plan)
+        linear = 8_014_639_104 - 126_349 * 4096 - 65 * 4096
+        assert flops == 2 * 2 * (1 + 4 * 4) * 1024 * linear
+    assert (sizes["fp32"].teacher, sizes["bf16"].teacher) == (4 * 8_014_639_104, 2 * 8_014_639_104)
+    copies = sizes["fp32"].weights - sizes["bf16"].weights
+    assert copies == pytest.approx(2 * linear / 32, rel=0.01)
+    assert sizes["fp32"].total < 46 * 2**30 and sizes["bf16"].total < 22 * 2**30
 
 
 @pytest.mark.parametrize(("names", "words"), [(["nothing"], "no linear layer 'nothing'"), (["token_emb"], "no linear")])

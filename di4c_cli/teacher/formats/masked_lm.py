@@ -107,15 +107,19 @@ class Family:
             tensors[ROTARY] = Rotary(width, network["rope_base"]).inv_freq
         return Bundle(config, tensors, where, renamed, unused, folder)
 
+    def our_name(self, name: str) -> str:
+        """The name of a tensor in our network."""
+        for pattern, replacement in self.renames:
+            name = re.sub(pattern, replacement, name)
+        return name
+
     def _renamed(self, stored: dict[str, Tensor], where: str) -> tuple[Tree, dict[str, str], dict[str, str]]:
         """Tensors under our names, their published names, and the reasons for those left out."""
         tensors: Tree = {}
         renamed: dict[str, str] = {}
         unused: dict[str, str] = {}
         for name, tensor in stored.items():
-            ours = name
-            for pattern, replacement in self.renames:
-                ours = re.sub(pattern, replacement, ours)
+            ours = self.our_name(name)
             reason = next((reason for pattern, reason in self.left_out if re.search(pattern, ours)), None)
             if reason is not None:
                 unused[name] = reason
