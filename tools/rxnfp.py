@@ -50,8 +50,8 @@ def fetch(folder: Path) -> list[Path]:
 def unpack(wheels: list[Path], folder: Path) -> list[str]:
     """Write the model's folder with a tokenizer.json; gives the real reactions of both packages.
 
-    The model was trained on parts that are split at punctuation, so that `[`, `]`, `+`, `@` and `>` are [UNK] to it:
-    so read, it fills 15 % of masks with 0.5 nats, and with 2.4 if bracketed atoms are tokens.
+    Parts are split at punctuation too, so that `[`, `]`, `+`, `@` and `>` are [UNK]: so read, the model fills 15 % of
+    masks with 0.5 nats, and with 2.4 if bracketed atoms are tokens. Its training must have split them in this way.
     """
     folder.mkdir(exist_ok=True)
     found: set[str] = set()
