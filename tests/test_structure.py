@@ -19,9 +19,17 @@ PACKAGE = ROOT / "di4c_cli"
 MAX_PACKAGE_LINES = 27_500
 MAX_FILE_LINES = 350
 MAX_MARKDOWN_COLUMNS = 120
+MAX_README_LINES, README_COLUMNS = 150, 100
+MAX_PAGE_LINES = 200
+LONG_PAGES = {
+    "recipes.md": "generated: one row for every key and recipe, and tests compare it with the schemas",
+    "frontier.md": "a laboratory record",
+    "training.md": "two lines too long",
+}
 FORBIDDEN_WORDS = re.compile(r"\b(?:price|lesson|taught|fulfil|entrant)\b", re.IGNORECASE)
 PAGES = [
     ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
     ROOT / "tools" / "README.md",
     ROOT / "SECURITY.md",
     ROOT / "CHANGELOG.md",
@@ -187,6 +195,22 @@ def test_markdown_prose_fits_the_columns(page: Path) -> None:
 def test_markdown_table_fits_the_columns(page: Path) -> None:
     """A row cannot be wrapped: one that holds a URL may be wider."""
     assert too_wide(page, table=True) == []
+
+
+def test_readme_is_short_and_narrow() -> None:
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    assert len(lines) < MAX_README_LINES
+    assert [number for number, line in enumerate(lines, start=1) if len(line) > README_COLUMNS] == []
+
+
+def test_page_is_short() -> None:
+    lengths = {path.name: line_count(path) for path in (ROOT / "docs").glob("*.md")}
+    assert {name for name, lines in lengths.items() if lines >= MAX_PAGE_LINES} <= LONG_PAGES.keys()
+
+
+def test_index_names_every_page() -> None:
+    listed = set(re.findall(r"\]\(([\w-]+\.md)\)", (ROOT / "docs" / "index.md").read_text(encoding="utf-8")))
+    assert listed == {path.name for path in (ROOT / "docs").glob("*.md")} - {"index.md"}
 
 
 def test_files_have_no_conflict_markers() -> None:

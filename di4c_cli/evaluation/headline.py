@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from di4c_cli.evaluation.results import Results
 from di4c_cli.evaluation.steps_saved import steps_for
 
+NEARLY_BEST = 1.05
+"""Where a teacher's curve is flat, its best is the first number of steps within this factor of its best figure."""
 MAX_STUDENTS = 3
 """Tables of more students have no sentences."""
 FIGURE_WORDS = {
@@ -25,7 +27,7 @@ class Headline:
     """A student in `steps` steps and the teacher in `teacher_steps`, where both are equally good.
 
     `best`: the student is better than the teacher at any measured number of steps; `teacher_steps` is where the
-    teacher is best. `worse`: the student is worse than the teacher in the same number of steps.
+    teacher is (nearly) best. `worse`: the student is worse than the teacher in the same number of steps.
     """
 
     row: str
@@ -48,7 +50,7 @@ def find_headline(results: Results, row: str = "student") -> Headline | None:
     k = min(common)
     steps, best = steps_for(list(teacher.items()), student[k])
     if best:
-        steps = min(teacher, key=lambda count: (teacher[count], count))
+        steps = min(count for count, value in teacher.items() if value <= NEARLY_BEST * min(teacher.values()))
     theirs, mine = (_curve(results, name, results.diversity) for name in ("teacher", row))
     share = mine[k] / value if k in mine and theirs and (value := _at(theirs, steps)) > 0 else None
     return Headline(row, k, steps, best, student[k] > teacher[k], share)
