@@ -231,3 +231,8 @@ def test_tests_leave_the_import_path_alone() -> None:
     edit = re.compile(r"sys\.path\.(?:insert|append)\b")
     texts = {path: path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("*.py")}
     assert [str(path) for path, text in texts.items() if edit.search(text) and path != Path(__file__)] == []
+
+
+def test_citation_has_the_version_of_the_package() -> None:
+    version = re.findall(r'^__version__ = "(.*)"$', (PACKAGE / "__init__.py").read_text(encoding="utf-8"), re.M)
+    assert re.findall(r"^version: (.*)$", (ROOT / "CITATION.cff").read_text(encoding="utf-8"), re.M) == version

@@ -49,7 +49,8 @@ def _grouped(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         found[0]["source"] = found[0]["source"].partition("/")[0]
         if len(found) > 1:
             here = {row["cached"] for row in found} - {None} or {None}
-            found[0] |= {"name": f"{kind} ({len(found)} names)", "cached": here.pop() if len(here) == 1 else "some"}
+            shown = kind if kind != "di4c" else f"{found[0]['name']}, {found[1]['name']}, …"  # the toy tasks
+            found[0] |= {"name": f"{shown} ({len(found)} names)", "cached": here.pop() if len(here) == 1 else "some"}
             found[0]["megabytes"] = max(row["megabytes"] or 0 for row in found)
     return [found[0] for found in groups.values()]
 
