@@ -7,19 +7,12 @@ from dataclasses import dataclass
 
 from di4c_cli.evaluation.results import Results
 from di4c_cli.evaluation.steps_saved import steps_for
+from di4c_cli.report.table import METRIC_NAMES
 
 NEARLY_BEST = 1.05
 """Where a teacher's curve is flat, its best is the first number of steps within this factor of its best figure."""
 MAX_STUDENTS = 3
 """Tables of more students have no sentences."""
-FIGURE_WORDS = {
-    "frechet": "Fréchet distance",
-    "bits_per_char": "bits per character",
-    "perplexity": "generative perplexity",
-    "recall": "recall",
-    "distinct": "share of distinct bigrams",
-    "entropy": "entropy",
-}
 
 
 @dataclass(frozen=True)
@@ -68,7 +61,7 @@ def sentence(results: Results, found: Headline) -> str:
     names = {entry.row: entry.name for entry in results.models}
     name = "the student" if found.row == "student" else names.get(found.row, found.row)
     start = f"In {_steps(found.steps)} {name} is"
-    quality = FIGURE_WORDS.get(results.main_figure, results.main_figure)
+    quality = METRIC_NAMES.get(results.main_figure, results.main_figure)
     if found.worse:
         return f"{start} worse than the teacher in {_steps(found.steps)} ({quality}): it saves no steps."
     if found.best:
@@ -78,7 +71,7 @@ def sentence(results: Results, found: Headline) -> str:
     fewer = found.teacher_steps / found.steps
     out = f"{start} {compared}: {_number(fewer)} times fewer steps" if fewer >= 1.05 else f"{start} {compared}"
     if found.diversity is not None:
-        word = FIGURE_WORDS.get(results.diversity, results.diversity)
+        word = METRIC_NAMES.get(results.diversity, results.diversity)
         out += f", with {found.diversity:.2f} of the teacher's {word}"
     right = [_curve(results, row, "right_class") for row in ("teacher", found.row)]
     if all(right) and found.steps in right[1]:
