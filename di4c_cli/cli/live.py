@@ -73,7 +73,8 @@ class LiveTable:
     def _picture(self) -> list[Text]:
         """The newest samples, if there are any and the terminal can show them."""
         newest = max(self.samples.glob("*.png"), default=None) if self.samples else None
-        if newest is None or self._console.color_system is None or self._console.width < PICTURE_COLUMNS:
+        colours = self._console.color_system is not None and not self._console.no_color
+        if newest is None or not colours or self._console.width < PICTURE_COLUMNS:
             return []
         return [cell(f"samples after {newest.stem.replace('-', ' ')}"), block_picture(newest)]
 

@@ -7,17 +7,12 @@ from dataclasses import dataclass
 
 from di4c_cli.evaluation.results import Results
 from di4c_cli.evaluation.steps_saved import steps_for
+from di4c_cli.report.table import METRIC_NAMES
 
+NEARLY_BEST = 1.05
+"""Where a teacher's curve is flat, its best is the first number of steps within this factor of its best figure."""
 MAX_STUDENTS = 3
 """Tables of more students have no sentences."""
-FIGURE_WORDS = {
-    "frechet": "Fréchet distance",
-    "bits_per_char": "bits per character",
-    "perplexity": "generative perplexity",
-    "recall": "recall",
-    "distinct": "share of distinct bigrams",
-    "entropy": "entropy",
-}
 
 
 @dataclass(frozen=True)
@@ -25,7 +20,7 @@ class Headline:
     """A student in `steps` steps and the teacher in `teacher_steps`, where both are equally good.
 
     `best`: the student is better than the teacher at any measured number of steps; `teacher_steps` is where the
-    teacher is best. `worse`: the student is worse than the teacher in the same number of steps.
+    teacher is (nearly) best. `worse`: the student is worse than the teacher in the same number of steps.
     """
 
     row: str
@@ -48,7 +43,7 @@ def find_headline(results: Results, row: str = "student") -> Headline | None:
     k = min(common)
     steps, best = steps_for(list(teacher.items()), student[k])
     if best:
-        steps = min(teacher, key=lambda count: (teacher[count], count))
+        steps = min(count for count, value in teacher.items() if value <= NEARLY_BEST * min(teacher.values()))
     theirs, mine = (_curve(results, name, results.diversity) for name in ("teacher", row))
     share = mine[k] / value if k in mine and theirs and (value := _at(theirs, steps)) > 0 else None
     return Headline(row, k, steps, best, student[k] > teacher[k], share)
@@ -66,7 +61,7 @@ def sentence(results: Results, found: Headline) -> str:
     names = {entry.row: entry.name for entry in results.models}
     name = "the student" if found.row == "student" else names.get(found.row, found.row)
     start = f"In {_steps(found.steps)} {name} is"
-    quality = FIGURE_WORDS.get(results.main_figure, results.main_figure)
+    quality = METRIC_NAMES.get(results.main_figure, results.main_figure)
     if found.worse:
         return f"{start} worse than the teacher in {_steps(found.steps)} ({quality}): it saves no steps."
     if found.best:
@@ -76,7 +71,7 @@ def sentence(results: Results, found: Headline) -> str:
     fewer = found.teacher_steps / found.steps
     out = f"{start} {compared}: {_number(fewer)} times fewer steps" if fewer >= 1.05 else f"{start} {compared}"
     if found.diversity is not None:
-        word = FIGURE_WORDS.get(results.diversity, results.diversity)
+        word = METRIC_NAMES.get(results.diversity, results.diversity)
         out += f", with {found.diversity:.2f} of the teacher's {word}"
     right = [_curve(results, row, "right_class") for row in ("teacher", found.row)]
     if all(right) and found.steps in right[1]:

@@ -39,13 +39,13 @@ def test_live_table_shows_step_rate_time_left_terms_and_memory(monkeypatch: pyte
         assert word in shown
 
 
-def test_live_table_shows_the_newest_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_live_table_has_no_picture_without_colours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for step, level in ((100, 0), (200, 255)):
         images = np.full((16, 28, 28), level, np.uint8)
         save_grid(images, tmp_path / f"round-1-step-{step:08d}.png")
-    for colours, drawn in (("truecolor", True), (None, False)):
+    for colours, off, drawn in (("truecolor", False, True), ("truecolor", True, False), (None, False, False)):
         screen = io.StringIO()
-        made = Console(file=screen, force_terminal=True, width=120, color_system=colours)
+        made = Console(file=screen, force_terminal=True, width=120, color_system=colours, no_color=off)
         monkeypatch.setattr(live, "Console", lambda stderr, made=made: made)
         with live.LiveTable(recipe_file.read("digits"), tmp_path) as table:
             table({**rows(1)[0], "step": 700})
