@@ -33,6 +33,7 @@ class Entry(BaseModel):
     where: str = Field("", description="for what is not on the Hub: where its authors publish it")
     architecture: str | None = Field(None, description="a name of architectures.yaml")
     parameters: int | None = Field(None, description="number of weights, if the network has no name there")
+    weight_bytes: int = Field(4, description="of one weight in the published file")
     options: dict[str, Any] = Field(default_factory=dict, description="what the files do not record")
 
     @property
@@ -55,13 +56,13 @@ class Entry(BaseModel):
 
     @property
     def megabytes(self) -> float | None:
-        """Size of the weights: on disk for embedded ones, in float32 for the others."""
+        """Size of the weights on disk."""
         if self.source == "embedded":
             weights = self.folder / "model.safetensors"
             return weights.stat().st_size / 1e6 if weights.is_file() else None
         known = None if self.architecture is None else architecture(self.architecture).parameters
         count = self.parameters or known
-        return None if count is None else 4 * count / 1e6
+        return None if count is None else self.weight_bytes * count / 1e6
 
 
 def _expand(tree: dict[str, Any]) -> list[Entry]:
