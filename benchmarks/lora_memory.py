@@ -5,9 +5,9 @@ python -m tests.helpers.lora_peak [key=value of the recipe ...]
 
 from __future__ import annotations
 
+import argparse
 import gc
 import json
-import sys
 from dataclasses import asdict
 from pathlib import Path
 
@@ -62,7 +62,10 @@ def two_steps(recipe: Recipe, network: dict[str, object]) -> dict[str, int]:
 
 
 def main() -> None:
-    given = {key: yaml.safe_load(value) for key, _, value in (word.partition("=") for word in sys.argv[1:])}
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("settings", nargs="*", help="key=value of the recipe")
+    pairs = (word.partition("=") for word in parser.parse_args().settings)
+    given = {key: yaml.safe_load(value) for key, _, value in pairs}
     recipe = recipe_file.read("masked-lm", {"training.adapter.rank": 16, "method.latents": 2, **given})
     assert isinstance(recipe, Recipe)
     two_steps(recipe, NETWORK | {"width": 48, "depth": 1, "mlp": 48})  # libraries, thread pools, compiled kernels
