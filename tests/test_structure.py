@@ -21,9 +21,7 @@ MAX_FILE_LINES = 350
 MAX_MARKDOWN_COLUMNS = 120
 MAX_README_LINES, README_COLUMNS = 150, 100
 MAX_PAGE_LINES = 200
-LONG_PAGES = {
-    "recipes.md": "generated: one row for every key and recipe, and tests compare it with the schemas",
-}
+LONG_PAGES = {"recipes.md": "generated: one row for every key and recipe, and tests compare it with the schemas"}
 FORBIDDEN_WORDS = re.compile(r"\b(?:price|lesson|taught|fulfil|entrant)\b", re.IGNORECASE)
 PAGES = [
     ROOT / "README.md",

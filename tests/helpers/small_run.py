@@ -142,8 +142,10 @@ def wait_for_steps(out: Path, count: int) -> None:
 
 
 def weights(out: Path) -> dict[str, torch.Tensor]:
-    """Tensors of a run's student."""
-    return load_file(out / "student" / "model.safetensors")
+    """Tensors of a run's student, with its adapter."""
+    student = out / "student"
+    adapter = student / "adapter_model.safetensors"
+    return load_file(student / "model.safetensors") | (load_file(adapter) if adapter.exists() else {})
 
 
 def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
