@@ -191,6 +191,7 @@ class TrainingLoop:
         progress.skipped += not good
         progress.bad_in_a_row = 0 if good else progress.bad_in_a_row + 1
         progress.seconds += time.monotonic() - start
+        self.context.stop.listen()
         rate = learning_rate(self.settings[0], progress.step - 1, self.recipe.training.iterations)
         self._record(row | self._evaluate(), norm, rate, good, time.monotonic() - start)
         # a single process need not wait for the next exchange to react to a signal
