@@ -23,6 +23,7 @@ ON_MPS = "for MPS (tests/test_pretend_mps.py)"
 NEUTRAL = {
     "draw.py: categorical(log_p.cpu()": ON_MPS,
     "noise.py: out.view": ON_MPS,
+    "process/markov.py: matrix.to(finest": ON_MPS,
     "methods/kernels/head.py: torch.zeros(len(row)": "positions, which the U-Net's head does not read",
     "methods/kernels/targets.py: torch.zeros(0": "an empty result for no rows",
 }
