@@ -1,7 +1,7 @@
 """Our sampler against two yardsticks: the network's body alone, and a textbook sampler with 32-bit draws.
 
     python -m benchmarks.latency --shape text-256
-    python -m benchmarks.latency --student tiny-digits-student --steps 4 --batch-size 64
+    python -m benchmarks.latency --student digits-student --steps 4 --batch-size 64
 
 `di4c bench-latency` times teacher and student. This benchmark adds the yardsticks, both on the teacher, and lets all
 four sides take turns. It prints a table, then one JSON object as the last line.

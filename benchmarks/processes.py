@@ -64,7 +64,7 @@ def main(
     processes: Annotated[int, typer.Option(min=2, max=1024, help="Processes of the second side.")] = 2,
     samples: Annotated[int, typer.Option(min=1, max=MAX_SAMPLES, help="Samples in each cell.")] = 2000,
     student: Annotated[str, typer.Option(help="The evaluated student; its teacher is measured too.")] = (
-        "tiny-digits-student"
+        "digits-student"
     ),
     runs: Annotated[int, typer.Option(min=1, max=1000, help="Runs of each side.")] = 3,
 ) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from di4c_cli.model import Model
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = ["__version__", "load"]
 
 # The Hub's client reads this variable when it is first imported, and so do transformers and datasets. A value that the

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from di4c_cli.errors import UserError
+from di4c_cli.foreign.regular import is_plain_name
 from di4c_cli.latent.config import LatentConfig, upgrade_latent
 from di4c_cli.network.lora_config import AdapterConfig
 from di4c_cli.sampler.config import SamplingConfig, upgrade_sampling
+from di4c_cli.schema import CurrentName
 
 ADAPTER_FILES = ("adapter_model.safetensors", "adapter_config.json")
 """Weights and settings of an adapter, as PEFT calls them."""
@@ -24,7 +25,7 @@ class ModelConfig(BaseModel):
     model_config = ConfigDict(extra="forbid")
     di4c: int = FORMAT
     kind: Literal["teacher", "student"]
-    name: str
+    name: CurrentName
     network: dict[str, Any]
     process: dict[str, Any]
     latent: LatentConfig | None = None
@@ -43,7 +44,7 @@ class ModelConfig(BaseModel):
     def codec_file_name(self) -> str | None:
         """The name of the codec's file beside config.json; a name that leads elsewhere is rejected."""
         name = self.codec.get("file")
-        if name is not None and (not isinstance(name, str) or Path(name).name != name or name[:1] == "."):
+        if name is not None and not is_plain_name(name):
             problem = f"The codec's file name {name!r} of '{self.name}' is not a plain name."
             raise UserError(problem, "Check the model's config.json.")
         return name

@@ -53,6 +53,8 @@ class Denoiser(nn.Module):
         super().__init__()
         self.network, self.process = network, process
         self.latent, self.labels = latent, labels
+        self.passes = 0
+        """Samples that samplers have sent through the network so far; a guided prediction sends each one twice."""
 
     @property
     def symbols(self) -> int:

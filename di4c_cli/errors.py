@@ -19,6 +19,10 @@ class Di4cError(Exception):
         super().__init__(f"{self.message} {self.hint}" if hint else self.message)
 
 
+class RenamedWarning(FutureWarning):
+    """A name of an older version was used; the message is a sentence with the present one."""
+
+
 class UserError(Di4cError):
     """The request is impossible: exit code 2, nothing is written."""
 
@@ -29,3 +33,12 @@ class Failure(Di4cError):
     """Network, disk or data failed: exit code 1."""
 
     exit_code = 1
+
+
+def first_line(error: BaseException) -> str:
+    """`ValueError: what happened`, on one line."""
+    try:
+        said = str(error).strip().split("\n")[0].rstrip(".")
+    except Exception:  # the message of a foreign class
+        said = ""
+    return printable(f"{type(error).__name__}: {said}" if said else type(error).__name__, 300)

@@ -265,5 +265,5 @@ def _unreached(error: BaseException, file: str) -> Di4cError:
     constants = client().constants
     offline = constants.HF_HUB_OFFLINE or "outgoing traffic has been disabled" in str(error)
     reason = "offline mode is on and it is not in the cache" if offline else f"no answer from {constants.ENDPOINT}"
-    hint = "Without a network the embedded models (tiny-digits and others), local paths and cached models work."
+    hint = "Without a network the embedded models (fashion and others), local paths and cached models work."
     return Failure(f"Could not fetch {file}: {reason}.", hint)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from di4c_cli import hub
+from di4c_cli.embedded import current_name
 from di4c_cli.files import real_path
 from di4c_cli.teacher import plugins, registry, safe
 
@@ -30,7 +31,7 @@ class TeacherRef:
 
 def recorded_teacher(provenance: Mapping[str, Any]) -> str:
     """The teacher's name in a student's provenance; empty if it has none."""
-    return str(provenance.get("teacher") or "")
+    return current_name(str(provenance.get("teacher") or ""))
 
 
 def find_teacher(provenance: Mapping[str, Any], folder: Path | None) -> TeacherRef | None:
@@ -72,7 +73,7 @@ def _recipe_of(folder: Path | None) -> dict[str, Any]:
 def _from_list(name: str, revision: Any) -> TeacherRef | None:
     """A name of the registry, at the commit that was used for training, or of an installed package."""
     plain = name.partition("@")[0]
-    entry = registry.entries().get(plain)
+    entry = registry.find_entry(plain)
     if entry is None:
         return TeacherRef(name) if name in plugins.points() else None
     pinned = entry.source == "hub" and name == plain and COMMIT_HASH.fullmatch(str(revision))

@@ -146,9 +146,10 @@ class Model:
         plan: SamplingPlan | None = None,
         on_step: OnStep | None = None,
         advance: Callable[[int], None] = lambda count: None,
+        numbers: Sequence[int] | None = None,
         **flags: Any,
     ) -> Tensor:
-        """`(n, D)` samples number `first` … of `seed`; the same for any `batch_size`.
+        """`(n, D)` samples number `first` …, or those of `numbers`, of `seed`; the same for any `batch_size`.
 
         `label`: one for all, or one per sample; None is unconditional. `given`: symbols that must appear, -1 where
         free. `teacher` makes the last steps of a hybrid; None is the student's own. `flags` are fields of
@@ -159,7 +160,8 @@ class Model:
             plan = self.plan(label is not None, length, steps=steps, **flags)
         if plan.hybrid and teacher is None:
             teacher = self.teacher.denoiser
-        return sample_many(self.denoiser, plan, n, seed, label, batch_size, first, given, teacher, on_step, advance)
+        more = (batch_size, first, given, teacher, on_step, advance, numbers)
+        return sample_many(self.denoiser, plan, n, seed, label, *more)
 
     def decode(self, x: Tensor) -> Any:
         """Ids to a list of strings, or to uint8 images `(n, H, W)` or `(n, H, W, 3)`."""
@@ -169,7 +171,7 @@ class Model:
 def load(ref: str, device: torch.device | str = "cpu", **options: Any) -> Model:
     """A teacher or student by name, Hub id (`user/name@revision`), folder or file.
 
-    `tiny-digits` is the embedded teacher, `tiny-digits-student` its student.
+    `fashion` is an embedded teacher, `fashion-student` its student.
     """
     return Model(*resolve_ref(ref, **options)).to(device)
 

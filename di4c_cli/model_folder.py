@@ -14,14 +14,14 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from di4c_cli import files
-from di4c_cli.build import assemble, check_fit
+from di4c_cli.build import FLOAT_TYPES, assemble, check_fit
 from di4c_cli.config import ADAPTER_FILES, FORMAT, ModelConfig, upgrade_tensor
 from di4c_cli.denoiser import Denoiser
 from di4c_cli.errors import UserError
 from di4c_cli.limits import read_config
 from di4c_cli.load_report import LoadReport
 from di4c_cli.memory import physical_memory
-from di4c_cli.network.lora import is_adapter, merged
+from di4c_cli.network.lora import LATENT_PREFIX, is_adapter, merged
 from di4c_cli.printable import storable
 
 WEIGHTS_FILE = "model.safetensors"
@@ -44,10 +44,16 @@ def read_shapes(path: Path) -> dict[str, Tensor]:
     return _read(path, lambda file, name: torch.empty(file.get_slice(name).get_shape(), device="meta"))
 
 
+def check_file_size(*paths: Path) -> None:
+    """Reject files of weights that do not fit together into memory."""
+    if sum(path.stat().st_size for path in paths) > physical_memory():
+        larger = f"{paths[0]} is" if len(paths) == 1 else f"The {len(paths)} files beside {paths[0]} are"
+        raise UserError(f"{larger} larger than this machine's memory.", "Use a machine with more memory.")
+
+
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """The tensors of a safetensors file as they are stored."""
-    if path.stat().st_size > physical_memory():
-        raise UserError(f"{path} is larger than this machine's memory.", "Use a machine with more memory.")
+    check_file_size(path)
     return _read(path, lambda file, name: file.get_tensor(name))
 
 
@@ -81,13 +87,17 @@ def with_base(folder: Path, config: ModelConfig, base: Mapping[str, Tensor]) -> 
     """The whole weights of an adapter's folder; one that does not fit the base is rejected."""
     assert config.adapter is not None
     own, rank = read_adapter(folder), config.adapter.rank
-    for name in filter(is_adapter, own):
-        layer, kind = name.rsplit(".lora_", 1)
+    for name, tensor in own.items():
+        if name.startswith(LATENT_PREFIX) and not is_adapter(name):
+            continue
+        layer, _, kind = name.rpartition(".lora_")
         weight = base.get(f"{layer}.weight")
-        shape = () if weight is None or weight.dim() != 2 else tuple(weight.shape)
-        fits = shape and tuple(own[name].shape) == ((rank, shape[1]) if kind == "A.weight" else (shape[0], rank))
-        if not fits or f"{layer}.lora_B.weight" not in own or f"{layer}.lora_A.weight" not in own:
+        both = f"{layer}.lora_A.weight" in own and f"{layer}.lora_B.weight" in own
+        shape = tuple(weight.shape) if weight is not None and weight.dim() == 2 and both else (0, 0)
+        expected = {"A.weight": (rank, shape[1]), "B.weight": (shape[0], rank)}.get(kind)
+        if weight is None or tuple(tensor.shape) != expected or tensor.dtype not in FLOAT_TYPES:
             raise UserError(f"The adapter in {folder} does not fit its teacher: '{name}'.", "Name another teacher.")
+        own[name] = tensor.to(weight.dtype)
     return merged(base, own, config.adapter)
 
 

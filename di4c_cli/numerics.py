@@ -63,7 +63,8 @@ def allow_tf32() -> None:
 
     Their inputs are rounded to 10 bits. `NVIDIA_TF32_OVERRIDE=0` in the environment forbids it.
     """
-    torch.set_float32_matmul_precision("high")
+    # not set_float32_matmul_precision, which would round products of some CPUs too
+    torch.backends.cuda.matmul.allow_tf32 = True
     torch.backends.cudnn.allow_tf32 = True
 
 

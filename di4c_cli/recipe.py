@@ -11,7 +11,7 @@ from di4c_cli.latent.config import StudentLatentConfig
 from di4c_cli.methods import AnyMethodConfig
 from di4c_cli.methods.di4c_config import Di4CConfig
 from di4c_cli.sampler.config import SamplingConfig
-from di4c_cli.schema import Section
+from di4c_cli.schema import CurrentName, Section
 from di4c_cli.training.config import TrainingConfig
 
 
@@ -19,9 +19,9 @@ class Recipe(Section):
     """How a teacher becomes a student."""
 
     kind: Literal["distill"] = Field("distill", description="the purpose of the file")
-    name: str = Field(description="as in `di4c recipes`")
+    name: CurrentName = Field(description="as in `di4c recipes`")
     summary: str = Field(description="one line about it")
-    teacher: str = Field(description="name, Hub id, folder or file (`--teacher`)")
+    teacher: CurrentName = Field(description="name, Hub id, folder or file (`--teacher`)")
     data: str = Field("embedded", description="path, Hub dataset id, `embedded` or `teacher` (no data)")
     init_weights: Literal["ema", "live"] | None = Field(
         None, description="which weights of a file are the teacher's; none: those its authors evaluate"

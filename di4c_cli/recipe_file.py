@@ -10,6 +10,7 @@ from typing import Any, TypeVar, get_args
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from di4c_cli import embedded
 from di4c_cli.errors import UserError
 from di4c_cli.foreign.structured import StructureError, parse_yaml, read_yaml
 from di4c_cli.latent import config as latent_config
@@ -51,8 +52,15 @@ def folder() -> Path:
 
 def names() -> list[str]:
     """Shipped recipe names; sub-folders give names with a slash."""
+    return sorted(_shipped())
+
+
+def _shipped() -> dict[str, Path]:
+    """The shipped files by the present names of their recipes."""
     root = folder()
-    return sorted(path.relative_to(root).with_suffix("").as_posix() for path in root.rglob("*.yaml"))
+    return {
+        current_name(path.relative_to(root).with_suffix("").as_posix()): path for path in sorted(root.rglob("*.yaml"))
+    }
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -68,16 +76,21 @@ def find(name: str) -> Path:
         if not path.is_file():
             raise UserError(f"There is no recipe file '{name}'.", "Run `di4c recipes` for the shipped ones.")
         return path
-    known, name = names(), current_name(name)
+    known, name = _shipped(), ask_name(name)
     if name not in known:
         raise UserError(f"Unknown recipe '{name}'.{nearest(name, known)}", "Run `di4c recipes` to list them.")
-    return folder() / f"{name}.yaml"
+    return known[name]
 
 
 def current_name(name: str) -> str:
-    """A recipe name of version 0.1 as it is now: `paper/tiny-digits` is `di4c/tiny-digits`."""
-    folder_name, slash, base = name.partition("/")
-    return f"{OLD_FOLDERS[folder_name]}/{base}" if slash and folder_name in OLD_FOLDERS else name
+    """A recipe name of version 0.1 as it is now: `paper/tiny-digits` is `di4c/digits`."""
+    folder_name, slash, base = embedded.current_name(name).partition("/")
+    return f"{OLD_FOLDERS.get(folder_name, folder_name)}/{base}" if slash else folder_name
+
+
+def ask_name(name: str) -> str:
+    """As `current_name`, for a name that the user gave: a warning tells the new one."""
+    return embedded.ask_name(name, current_name(name))
 
 
 def with_method(name: str, method: str) -> str:
@@ -126,7 +139,7 @@ def kind_of(name: str) -> str:
 def _load(path: Path) -> dict[str, Any]:
     tree = read_yaml(path, "recipe")
     if not isinstance(tree, dict):
-        raise UserError(f"The recipe {path} holds no settings.", "Run `di4c recipes show tiny-digits` for an example.")
+        raise UserError(f"The recipe {path} holds no settings.", "Run `di4c recipes show fashion` for an example.")
     return tree
 
 
@@ -199,7 +212,7 @@ def assign(tree: dict[str, Any], dotted: str, value: Any, model: type[BaseModel]
             place = ".".join(parts[:depth]) or "the recipe"
             raise UserError(
                 f"Unknown recipe key '{dotted}': {place} has no '{part}'.{nearest(part, schema.model_fields)}",
-                "Run `di4c recipes show tiny-digits` to see the keys.",
+                "Run `di4c recipes show fashion` to see the keys.",
             )
         if depth == len(parts) - 1:
             node[part] = value

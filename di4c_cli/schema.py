@@ -6,10 +6,11 @@ is known (`di4c_cli.limits`).
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, field_validator
 
+from di4c_cli.embedded import current_name
 from di4c_cli.printable import storable
 
 MAX_STEPS = 2**16
@@ -22,6 +23,9 @@ MAX_LATENTS = 2**14
 MAX_WIDTH = 2**14
 MAX_THREADS = 1024
 MAX_SEED = 2**63 - 1
+
+CurrentName = Annotated[str, BeforeValidator(current_name)]
+"""A name in a file; a task, teacher or recipe of version 0.1 gets its present name."""
 
 
 class Section(BaseModel):

@@ -56,8 +56,8 @@ def test_card_says_nothing_false_about_local_models() -> None:
         model_card(student(teacher="/home/me/model.pt", data="notes.txt", parent={"provenance": {"path": "x"}}))
     )
     assert "base_model" not in found and "datasets" not in found and found["license"] == "other"
-    embedded = header(model_card(student(teacher="tiny-text", data="embedded")))
-    assert embedded["base_model"] == "tiny-text" and embedded["license"] == "apache-2.0"
+    embedded = header(model_card(student(teacher="words", data="embedded")))
+    assert embedded["base_model"] == "words" and embedded["license"] == "apache-2.0"
 
 
 def test_card_shows_metrics_of_the_same_weights_only() -> None:
@@ -76,14 +76,14 @@ def test_card_shows_metrics_of_the_same_weights_only() -> None:
     kinds = {"student": "student", "other": "student", "teacher": "teacher"}
     models = [{"row": row, "kind": kind, "digest": f"hash of {row}"} for row, kind in kinds.items()]
     results = {"cells": cells, "models": models}
-    card = model_card(student(teacher="tiny-text"), results, digest="hash of student")
+    card = model_card(student(teacher="words"), results, digest="hash of student")
     (result,) = header(card)["model-index"][0]["results"]
     assert [figure["value"] for figure in result["metrics"]] == [3.25, 3.5, 3.75]
     assert "| fid at 2 steps, n = 50, seed 0 | 3.25 |" in card
     assert "| fid at 2 steps, T 0.8, n = 50, seed 0 | 3.5 |" in card
     assert r"| fid at w = 3 \| x, 2 steps, last 1 by the teacher, n = 50, seed 0 | 3.75 |" in card
     for digest in ("", "hash of somebody else"):
-        assert "model-index" not in header(model_card(student(teacher="tiny-text"), results, digest=digest))
+        assert "model-index" not in header(model_card(student(teacher="words"), results, digest=digest))
 
 
 def test_card_escapes_a_hostile_provenance() -> None:

@@ -31,12 +31,24 @@ NETWORKS: dict[str, dict[str, Any]] = {
         "attention": 1,
         "time_dim": 8,
     },
+    "llama": {
+        **{"symbols": 5, "length": 4, "width": 8, "depth": 2, "heads": 2, "mlp": 8, "kv_heads": 1, "head_width": 4},
+        **{"rope_base": 1e4, "eps": 1e-6, "qkv_bias": True, "qk_norm": True, "tied": False, "shift": True},
+    },
+    "bert": {
+        **{"symbols": 5, "length": 4, "width": 8, "depth": 2, "heads": 2, "mlp": 8, "positions": "counted"},
+        **{"padding": 1, "pre_norm": False, "token_dropout": True, "activation": "relu", "eps": 1e-12, "tied": True},
+    },
+    "uniform": {"symbols": 5, "length": 4, "width": 8, "depth": 2, "heads": 2, "cond_dim": 4, "mask": False},
 }
+PROCESSES = {"unet": "gaussian", "uniform": "uniform"}
+"""Of the networks that are not masked."""
 
 
 def config_of(kind: str) -> dict[str, Any]:
-    process = {"type": "gaussian" if kind == "unet" else "masked", "symbols": NETWORKS[kind]["symbols"]}
-    return {"kind": "teacher", "name": "x", "network": {"type": kind, **NETWORKS[kind]}, "process": process}
+    process = {"type": PROCESSES.get(kind, "masked"), "symbols": NETWORKS[kind]["symbols"]}
+    network = {"type": "dit" if kind == "uniform" else kind, **NETWORKS[kind]}
+    return {"kind": "teacher", "name": "x", "network": network, "process": process}
 
 
 @pytest.fixture(params=NETWORKS)
@@ -150,7 +162,7 @@ def test_limits_allow_large_but_legitimate_requests(monkeypatch: pytest.MonkeyPa
     for steps in (1, 1024, 4096):
         check_ranges({"steps": steps, "corrector": 10, "tile": 256})
     large = {"training.iterations": 10_000_000, "training.batch": 65536, "training.synthetic_pool": 1_000_000}
-    recipe_file.read("di4c/tiny-digits", large)
+    recipe_file.read("di4c/digits", large)
     monkeypatch.setattr(limits, "physical_memory", lambda: 32 * 2**30)
     limits.check_sampling_memory(512, 1024, 768)
     limits.check_sampling_memory(4096, 256, 768)
@@ -174,7 +186,15 @@ def test_limits_allow_large_but_legitimate_requests(monkeypatch: pytest.MonkeyPa
         (["distill", "--batch", "99999999999"], "1048576"),
         (["distill", "--iterations", "99999999999"], "1000000000"),
         (["distill", "--set", "method.encoder_width=99999999"], "16384"),
-        (["distill", "-r", "di4c/tiny-digits", "--set", "method.reference_steps=99999999"], "65536"),
+        (["distill", "-r", "di4c/digits", "--set", "method.reference_steps=99999999"], "65536"),
+        (["distill", "--set", "training.adapter={rank: 99999999}"], "16384"),
+        (["distill", "--set", "training.workers=99999999"], "1024"),
+        (["distill", "-r", "sdtt/digits", "--set", "method.teacher_steps=99999999"], "64"),
+        (["distill", "-r", "moment_matching/digits", "--set", "method.steps=[99999999]"], "65536"),
+        (["sweep", "ablations/alpha", "--samples", "99999999999"], "10000000"),
+        (["sample", "--processes", "99999999"], "processes"),
+        (["eval", "--processes", "99999999"], "processes"),
+        (["sweep", "ablations/alpha", "--processes", "99999999"], "processes"),
         (["distill", "--processes", "99999999"], "processes"),
         (["distill", "--processes", "99999999", "--oversubscribe", "--dry-run"], "processes"),
     ],

@@ -26,7 +26,7 @@ from tests.helpers.small_models import save_pair, small_model
 
 def run_of(root: Path, teacher: str, name: str = "run", **more: Any) -> Path:
     """A run's folder as `distill` leaves it, with an untrained student."""
-    recipe = read("tiny-digits", {"teacher": teacher, **more})
+    recipe = read("digits", {"teacher": teacher, **more})
     folder = RunFolder(root / name)
     folder.start(recipe)
     config = student_config(di4c_cli.load(teacher), recipe, 1)
@@ -120,5 +120,5 @@ def test_find_teacher_pins_listed_names_to_the_recorded_commit() -> None:
     for revision in (None, "refs/pr/3", "../x"):
         history = {"teacher": entry.name, "teacher_revision": revision}
         assert find_teacher(history, None) == TeacherRef(entry.name)
-    assert find_teacher({"teacher": "tiny-text", "teacher_revision": commit}, None) == TeacherRef("tiny-text")
+    assert find_teacher({"teacher": "words", "teacher_revision": commit}, None) == TeacherRef("words")
     assert find_teacher({}, None) is None

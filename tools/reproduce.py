@@ -24,7 +24,7 @@ from safetensors.numpy import load_file
 
 ROOT = Path(__file__).resolve().parent.parent
 GOLDEN = ROOT / "tests" / "golden"
-TASKS = ("tiny-digits", "tiny-pixels", "tiny-text", "tiny-vq")
+TASKS = ("digits", "pixels", "words", "fashion")
 SMALL = ["--data", "teacher", "--precision", "no", "--set", "training.batch=4"]
 STAND_INS = {
     "sdtt-6": GOLDEN / "sdtt",
@@ -113,7 +113,7 @@ def everything(only: str) -> dict[str, object]:
             for model in (task, f"{task}-student"):
                 jobs += [(f"sample {model} {k}", lambda m=model, k=k: sampled(m, k, scratch)) for k in (1, 2, 4, 20)]
             jobs.append((f"eval {task}", lambda t=task: evaluated(t, scratch)))
-        for task in ("tiny-digits", "tiny-vq"):
+        for task in ("digits", "fashion"):
             name = f"{task}-student"
             jobs.append((f"sample {name} labels", lambda n=name: sampled(n, 4, scratch, "--label", "all")))
             jobs.append((f"sample {name} confidence", lambda n=name: sampled(n, 4, scratch, "--sampler", "confidence")))

@@ -132,7 +132,10 @@ def measure(
     figures: dict[str, Any] = {}
     for name, values in seconds.items():
         figures[name] = describe(values, pair.batch, pair.length)
+        before = pair.passes
         figures[name]["peak_mb"] = batch_peak(sides[name], device)
+        if passes := pair.passes - before:
+            figures[name]["tokens_per_pass"] = pair.batch * pair.length / passes
     paper = {} if pair.paper is None else {"paper": pair.paper}
     return {
         "experiment": pair.title,

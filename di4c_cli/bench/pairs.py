@@ -124,6 +124,11 @@ class ModelPair:
         return self.teacher.length
 
     @property
+    def passes(self) -> int:
+        """Forward passes of samples through both networks so far."""
+        return self.teacher.passes + self.student.passes
+
+    @property
     def labels(self) -> int | None:
         """Number of classes to draw labels from, if sampling is guided."""
         return self.teacher.labels if self.settings.guidance else None

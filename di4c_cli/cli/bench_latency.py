@@ -145,6 +145,7 @@ def show(results: list[dict[str, Any]]) -> None:
         for name, side in r["sides"].items():
             times = [f"{side[key]:.4f}" for key in ("p50", "p95")]
             speed = [f"{side[key]:.4g}" for key in ("samples_per_second", "tokens_per_second")]
+            speed.append(f"{side['tokens_per_pass']:.4g}" if "tokens_per_pass" in side else "")
             memory = "" if side["peak_mb"] is None else f"{side['peak_mb']:.0f}"
             weights = r["weights"].get(name, r["weights"]["teacher"])
             figures.append([r["experiment"], name, weights, *times, f"{side['decoding']:.1%}", *speed, memory])
@@ -152,7 +153,8 @@ def show(results: list[dict[str, Any]]) -> None:
     show_table("Latency", header, rows)
     if any("paper" in r for r in results):
         emit("Mean ± standard deviation of the seconds per batch. In brackets: tab:latency of the paper, 10 batches.")
-    header = ["Experiment", "side", "weights", "p50 (s)", "p95 (s)", "decoding", "samples/s", "tokens/s", "peak MB"]
+    header = ["Experiment", "side", "weights", "p50 (s)", "p95 (s)", "decoding", "samples/s", "tokens/s", "tokens/pass"]
+    header.append("peak MB")
     show_table("All sides", header, figures)
     for r in results:
         for key in LATENCY_RATIOS:

@@ -17,7 +17,7 @@ from importlib import metadata
 from pathlib import Path
 
 from di4c_cli import __version__
-from di4c_cli.printable import printable
+from di4c_cli.errors import first_line
 
 PACKAGES = ("torch", "numpy", "accelerate", "huggingface-hub", "pydantic", "rich", "safetensors", "tokenizers", "typer")
 MAX_FRAMES = 60
@@ -25,15 +25,6 @@ MAX_CAUSES = 5
 PRIVATE = re.compile(r"'[^']*'?|\"[^\"]*\"?|`[^`]*`?|\S*[/\\@]\S*|\bhf_\w+|\S{40,}")
 """Parts of a message that may be a user's: quoted values, paths, addresses, tokens."""
 WORD = re.compile(r"[^\s'\"`/\\=,:@]+")
-
-
-def first_line(error: BaseException) -> str:
-    """`ValueError: what happened`, on one line."""
-    try:
-        said = str(error).strip().split("\n")[0].rstrip(".")
-    except Exception:  # the message of a foreign class
-        said = ""
-    return printable(f"{type(error).__name__}: {said}" if said else type(error).__name__, 300)
 
 
 def write_crash_file(error: BaseException) -> str | None:

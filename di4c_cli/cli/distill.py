@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +12,7 @@ import typer
 from di4c_cli import embedded, recipe_file
 from di4c_cli.cli.console import command_line, emit, emit_json, say
 from di4c_cli.cli.live import LiveTable, duration
-from di4c_cli.errors import UserError
+from di4c_cli.errors import RenamedWarning, UserError
 from di4c_cli.methods import METHODS
 from di4c_cli.teacher import recipe_for
 from di4c_cli.teacher.registry import known
@@ -28,6 +29,11 @@ if TYPE_CHECKING:
     from di4c_cli.recipe import Recipe
     from di4c_cli.training.dry_run import Preview
     from di4c_cli.training.pretrain_config import PretrainConfig
+
+GPU_GIGABYTES, CUDA_BYTES = (24, 48, 80), 2 * 2**30
+"""Sizes of GPUs that a dry run names, and what CUDA and its libraries take beside the tensors."""
+GPU_FLOPS, GPU_SHARE = 312e12, 0.4
+"""Of an A100 in bfloat16 by its data sheet, and the share that a training step commonly reaches."""
 
 
 def distill(
@@ -112,12 +118,14 @@ def launch_processes(
 
 def resolve(recipe: str | None, method: str | None, flags: dict[str, Any], settings: list[str]) -> tuple[Recipe, str]:
     """Recipe file, flags and `--set` together, and the recipe's short name; `--set` overrides the rest."""
-    teacher = flags["teacher"] or embedded.DEFAULT
+    if launched():  # the launcher has told the new names
+        warnings.simplefilter("ignore", RenamedWarning)
+    teacher = embedded.ask_name(flags["teacher"] or embedded.DEFAULT)
+    if flags["teacher"] is not None:
+        flags = {**flags, "teacher": teacher}
     own = f"{method}/{teacher}"  # a recipe of the method for this very teacher
     asked = recipe or (own if own in recipe_file.names() else recipe_for(teacher))
-    name = recipe_file.current_name(asked)
-    if name != asked and not launched():
-        say(f"The recipe {asked} is now called {name}.")
+    name = recipe_file.ask_name(asked)
     if method is not None:
         name = recipe_file.with_method(name, method)
     overrides = {key: value for key, value in flags.items() if value is not None}
@@ -142,7 +150,7 @@ def _run(recipe: Recipe, out: Path, device: str | None, force: bool, as_json: bo
     from di4c_cli.training.metrics import summary
     from di4c_cli.training.run import RunOptions, distill
 
-    with LiveTable(recipe) as table:
+    with LiveTable(recipe, out / "samples") as table:
         outcome = distill(recipe, out, RunOptions(device=device, force=force, say=say, report=table))
     if not outcome.main:
         return
@@ -196,11 +204,19 @@ def preview_lines(found: Preview) -> list[str]:
     if found.memory:
         parts = ", ".join(f"{name.replace('_', ' ')} {size / 2**20:,.0f}" for name, size in found.memory.items())
         lines.append(f"memory     {parts} MB per process (estimate)")
+        need = found.memory["total"] + CUDA_BYTES
+        sizes = [f"{size} GB {'yes' if need <= size * 2**30 else 'no'}" for size in GPU_GIGABYTES]
+        lines.append(f"fits a GPU {', '.join(sizes)} (with {CUDA_BYTES // 2**30} GB for CUDA itself)")
     if found.seconds_per_step is not None and found.total_seconds is not None:
         total = duration(found.total_seconds)
         lines.append(f"time       {found.seconds_per_step:.3g} s a step, {total} in all ({found.measured})")
     elif found.measured:
         lines.append(f"time       {found.measured}")
+    if found.flops is not None and found.seconds_per_step is None:
+        seconds = found.flops / (GPU_FLOPS * GPU_SHARE)
+        total = duration(seconds * tree["training"]["iterations"] * tree["rounds"])
+        rate = f"at {GPU_SHARE:.0%} of an A100's {GPU_FLOPS / 1e12:.0f} TFLOP/s in bf16"
+        lines.append(f"work       {found.flops / 1e12:.3g} TFLOP a step: {seconds:.2g} s and {total} in all {rate}")
     for name, size in found.files.items():
         lines.append(f"would write {name}" + ("" if size is None else f" ({size / 1e6:,.1f} MB)"))
     return lines

@@ -29,7 +29,7 @@ def eval(
     teacher: Annotated[str | None, typer.Option(help="Teacher; default: the one the student came from.")] = None,
     model: Annotated[list[str] | None, typer.Option(help="Further rows under any name, e.g. di4c-d=runs/b.")] = None,
     protocol: Annotated[
-        str | None, typer.Option(help="A table or figure of the paper, or tiny-*; `list` shows them.")
+        str | None, typer.Option(help="A table or figure of the paper, or of a toy task; `list` shows them.")
     ] = None,
     steps: Annotated[str | None, typer.Option(help="Sampling steps, e.g. 1,2,4,8.")] = None,
     temperatures: Annotated[str | None, typer.Option(help="Frontier over temperatures, e.g. 0.8,1.")] = None,
@@ -42,6 +42,9 @@ def eval(
     ] = None,
     limit: Annotated[
         int | None, typer.Option(min=1, max=MAX_SAMPLES, help="Upper limit of the samples per cell.")
+    ] = None,
+    label: Annotated[
+        str | None, typer.Option(help="Classes of all models: `all` in turn (default), `none`, or one, e.g. 3.")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Seed of the samples.")] = 0,
     repeats: Annotated[
@@ -75,6 +78,7 @@ def eval(
         steps=parse_numbers(steps, "--steps", int),
         temperatures=parse_numbers(temperatures, "--temperatures", float),
         dtypes=None if sample_dtype is None else list(dict.fromkeys(sample_dtype.split(","))),
+        labels=parse_label(label),
         precision=precision,
         n=n,
         limit=limit,
@@ -111,10 +115,11 @@ def _eval(config: EvaluationConfig, json: bool, group: ProcessGroup) -> None:
             with progress("samples", evaluation.total) as advance:
                 results = with_command(evaluation.run(advance, group))
             done.append(results)
-            for path in write_all(results, evaluation.out, run_folder(evaluation.out)):
-                say(f"wrote {path}")
+            written = write_all(results, evaluation.out, run_folder(evaluation.out))
         if not json:
             show(results, evaluation.protocol if config.protocol else None)
+        for path in written:
+            say(f"wrote {path}")
     if not group.main:
         return
     if json:
@@ -187,6 +192,15 @@ def show_steps_saved(done: list[Results]) -> None:
         emit(steps_saved_caption(done[0]))
 
 
+def parse_label(text: str | None) -> str | None:
+    """`all`, `none` or the number of a class as a rule of a protocol."""
+    if text is None or text == "none":
+        return text
+    if text != "all" and not (text.isascii() and text.isdecimal() and len(text) < 10):
+        raise UserError(f"--label {text} is neither a class nor `all` nor `none`.", "Write e.g. --label 3.")
+    return "uniform" if text == "all" else text
+
+
 def show(results: Results, protocol: EvaluationProtocol | None = None) -> None:
     """Print tables, in the paper's shape for its protocols, and a summary in sentences."""
     from di4c_cli.report.summary import sentences
@@ -208,7 +222,7 @@ def show(results: Results, protocol: EvaluationProtocol | None = None) -> None:
     for cell in results.cells if not results.metrics else []:
         for text in cell.samples:
             emit(f"{cell.row}, {cell.column}: {text}", lines=True)
-    for line in sentences(results):
-        emit(line)
     for note in results.notes:
         emit(f"Note: {note}")
+    for line in results.headline or sentences(results):
+        emit(line)

@@ -18,8 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, ParamSpec
 
-from di4c_cli.cli.crash import first_line, write_crash_file
-from di4c_cli.errors import SENTENCE_LIMIT, Di4cError, Failure, UserError
+from di4c_cli.errors import SENTENCE_LIMIT, Di4cError, Failure, RenamedWarning, UserError, first_line
 from di4c_cli.printable import printable
 
 Arguments = ParamSpec("Arguments")
@@ -91,13 +90,17 @@ def as_di4c_error(error: BaseException) -> Di4cError:
     if shortage is not None:
         return shortage
     said = first_line(error)
+    if any(kind.__name__ == "TorchDynamoException" for kind in type(error).__mro__):  # no compiler, no folder for it
+        return Failure(f"torch.compile failed: {said}.", "Train with --set training.compile=false.")
     if isinstance(error, ImportError):
-        path = write_crash_file(error)
-        return Failure(f"The installation of di4c is damaged: {said}.", f"Install it again.{_details(path)}")
-    return Failure(f"Unexpected error, probably a bug in di4c: {said}.", _details(write_crash_file(error)).strip())
+        return Failure(f"The installation of di4c is damaged: {said}.", f"Install it again.{_details(error)}")
+    return Failure(f"Unexpected error, probably a bug in di4c: {said}.", _details(error).strip())
 
 
-def _details(path: str | None) -> str:
+def _details(error: BaseException) -> str:
+    from di4c_cli.cli.crash import write_crash_file  # imports much, and is rarely needed
+
+    path = write_crash_file(error)
     return "" if path is None else f" A description without private data for a bug report is in {path}."
 
 
@@ -210,13 +213,19 @@ def prepare_process() -> None:
         value = os.environ.get(name, "1")
         if not (value.isdecimal() and value.isascii() and 0 < int(value[:9]) <= MAX_WIDTH):
             del os.environ[name]
-    warnings.formatwarning = lambda message, category, *_, **__: f"{category.__name__}: {printable(message)}\n"
+    warnings.formatwarning = _warning_line
     logging.setLogRecordFactory(PrintableRecord)
     # without a home directory matplotlib warns about its temporary folder
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     sys.excepthook = lambda kind, error, trace: _background_error(error)
     threading.excepthook = lambda given: _background_error(given.exc_value)
     sys.unraisablehook = lambda given: _background_error(given.exc_value)
+
+
+def _warning_line(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> str:
+    """A warning of any library on one line."""
+    kind = "" if issubclass(category, RenamedWarning) else f"{category.__name__}: "
+    return f"{kind}{printable(message)}\n"
 
 
 def _open_closed_streams() -> None:

@@ -1,14 +1,20 @@
-"""The live table of a training run on stderr; nothing is printed if stderr is not a terminal."""
+"""The live table of a training run on stderr, with a bar and a picture of the newest samples in block characters.
+
+Nothing is printed if stderr is not a terminal. A terminal without colours shows no picture.
+"""
 
 from __future__ import annotations
 
 import time
 from collections import deque
+from pathlib import Path
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
+from rich.progress_bar import ProgressBar
 from rich.table import Table
+from rich.text import Text
 
 from di4c_cli.cli.console import cell
 from di4c_cli.memory import peak_memory, training_device
@@ -19,13 +25,16 @@ SHOWN_LINES = 8
 FULL_WIDTH = 80
 """Columns of a terminal in which the whole table fits."""
 SMOOTHING_DECAY = 0.9
+PICTURE_COLUMNS, PICTURE_LINES = 64, 8
+"""Size of the picture in characters; each shows two pixels, one above the other."""
 
 
 class LiveTable:
     """Takes the metrics row of every step and shows a line of smoothed metrics every two seconds."""
 
-    def __init__(self, recipe: RunRecipe) -> None:
-        self.recipe = recipe
+    def __init__(self, recipe: RunRecipe, samples: Path | None = None) -> None:
+        """`samples`: the run's folder of sample pictures."""
+        self.recipe, self.samples = recipe, samples
         self._metrics = recipe.method.live_metrics
         self._console = Console(stderr=True)
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
@@ -56,7 +65,18 @@ class LiveTable:
         if self._steps == 1 or now - self._shown > REFRESH_SECONDS:
             self._shown = now
             self._lines.append(self._line(row, now))
-            self._live.update(self.table(self._console.width), refresh=True)
+            done = (row["round"] - 1) * self.recipe.training.iterations + row["step"]
+            total = self.recipe.rounds * self.recipe.training.iterations
+            bar = ProgressBar(total, done, width=min(self._console.width, FULL_WIDTH))
+            self._live.update(Group(self.table(self._console.width), bar, *self._picture()), refresh=True)
+
+    def _picture(self) -> list[Text]:
+        """The newest samples, if there are any and the terminal can show them."""
+        newest = max(self.samples.glob("*.png"), default=None) if self.samples else None
+        colours = self._console.color_system is not None and not self._console.no_color
+        if newest is None or not colours or self._console.width < PICTURE_COLUMNS:
+            return []
+        return [cell(f"samples after {newest.stem.replace('-', ' ')}"), block_picture(newest)]
 
     def _line(self, row: dict[str, Any], now: float) -> list[str]:
         training = self.recipe.training
@@ -81,6 +101,23 @@ class LiveTable:
         for line in self._lines:
             table.add_row(*(cell(line[i]) for i in kept))
         return table
+
+
+def block_picture(path: Path) -> Text:
+    """The first row of a square grid of images, two pixels in a character."""
+    from PIL import Image  # a run without pictures need not wait for it
+
+    with Image.open(path) as sheet:
+        # a character is twice as high as wide, so these are the proportions of the crop
+        row = sheet.convert("RGB").crop((0, 0, sheet.width, sheet.width * 2 * PICTURE_LINES // PICTURE_COLUMNS))
+        pixels = row.resize((PICTURE_COLUMNS, 2 * PICTURE_LINES), Image.Resampling.BOX).load()
+    shown = Text()
+    for y in range(0, 2 * PICTURE_LINES, 2):
+        for x in range(PICTURE_COLUMNS):
+            upper, lower = ("#{:02x}{:02x}{:02x}".format(*pixels[x, y + i]) for i in (0, 1))
+            shown.append("▀", style=f"{upper} on {lower}")
+        shown.append("\n")
+    return shown
 
 
 def duration(seconds: float) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from di4c_cli import recipe_file
+from di4c_cli import embedded, recipe_file
 from di4c_cli.cli.console import command_line, emit_json, say
 from di4c_cli.cli.distill import launch_processes
 from di4c_cli.cli.live import LiveTable, duration
@@ -17,7 +17,7 @@ from di4c_cli.training.launch import launched
 if TYPE_CHECKING:
     from di4c_cli.training.pretrain_config import PretrainConfig
 
-DEFAULT_RECIPE = "pretrain/tiny-digits"
+DEFAULT_RECIPE = f"pretrain/{embedded.DEFAULT}"
 
 
 def pretrain(

@@ -32,9 +32,13 @@ def sample(
         str | None, typer.Option(help="Sample a teacher; with --hybrid, the teacher of the last steps.")
     ] = None,
     steps: Annotated[int | None, typer.Option(help="Sampling steps; default: the model's.")] = None,
-    n: Annotated[int | None, typer.Option("-n", help="Samples; default: 16 images or 1 text.")] = None,
+    n: Annotated[
+        int | None, typer.Option("-n", help="Samples; default: 3 images of each class, 16 images, or 1 text.")
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Seed; sample i of a seed is always the same.")] = 0,
-    label: Annotated[str | None, typer.Option(help="Class: 3, or 0,1,2 in turn, or `all` in turn, or `none`.")] = None,
+    label: Annotated[
+        str | None, typer.Option(help="Class: 3, or 0,1,2 in turn, or `all` in turn (default), or `none`.")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="File (.png, .txt) or, for shards, a folder; default: samples.png.")
     ] = None,
@@ -65,6 +69,18 @@ def sample(
     tile: Annotated[int | None, typer.Option(help="Samples per network call; default: by length.")] = None,
     prompt: Annotated[str | None, typer.Option(help="Text that the samples begin with.")] = None,
     prompt_file: Annotated[Path | None, typer.Option(help="Read the prompt from a file.")] = None,
+    prompts: Annotated[
+        Path | None, typer.Option(help="A file with a prompt in each line (or .jsonl, field text), used in turn.")
+    ] = None,
+    template: Annotated[
+        str | None, typer.Option(help="Text around the prompt, e.g. '<|user|>{prompt}<|assistant|>'.")
+    ] = None,
+    answer: Annotated[
+        int | None, typer.Option(help="Tokens after the prompt; default: up to the model's length.")
+    ] = None,
+    block: Annotated[
+        int | None, typer.Option(help="Fill blocks of N positions from left to right; they divide the steps equally.")
+    ] = None,
     infill: Annotated[
         Path | None, typer.Option(help="A file with [MASK] (or [MASK*N]) at the positions to fill.")
     ] = None,
@@ -77,7 +93,7 @@ def sample(
     oversubscribe: Oversubscribe = False,
     json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
 ) -> None:
-    """Draw samples. The default model is the newest run in runs/, or else the embedded tiny-digits student."""
+    """Draw samples. The default model is the newest run in runs/, or else the embedded student `fashion-student`."""
     options = {
         "sampler": sampler,
         "guidance": guidance,
@@ -91,6 +107,7 @@ def sample(
         "corrector": corrector,
         "corrector_step": corrector_step,
         "tile": tile,
+        "block": block,
     }
     from di4c_cli.generate.request import SampleRequest
     from di4c_cli.process_group import process_group
@@ -98,7 +115,9 @@ def sample(
     launch_again(processes, device, oversubscribe)
     with process_group(device) as group:
         device = group.device
-        asked = SampleRequest(student, teacher, steps, n, seed, label, prompt, prompt_file, infill, device, options)
+        texts = {"prompt": prompt, "prompt_file": prompt_file, "prompts": prompts, "infill": infill}
+        more = {"template": template, "answer": answer, "device": device, "options": options}
+        asked = SampleRequest(student, teacher, steps, n, seed, label, **texts, **more)  # type: ignore[arg-type]
         _sample(asked, out, batch_size, show_steps, json, group)
 
 
@@ -126,14 +145,16 @@ def _sample(
         result = _to_shards(prepared, out, batch_size, group)
     elif not group.main:
         prepared.draw_together(group, 0, prepared.n, batch_size)
-        return
+        result = {}
     elif text:
         result = _to_terminal(prepared, out, batch_size, show, json, group)
     else:
         result = _to_picture(prepared, out or Path("samples.png"), batch_size, show, group)
-    seconds = time.monotonic() - started
+    seconds, rate = time.monotonic() - started, prepared.tokens_per_pass(group)
+    if text and rate is not None:
+        told(f"{rate:.3g} tokens per forward pass.")
     if json and group.main:
-        emit_json({**prepared.facts(), "seconds": round(seconds, 3), **result})
+        emit_json({**prepared.facts(), "seconds": round(seconds, 3), "tokens_per_pass": rate, **result})
 
 
 def _to_shards(
@@ -155,7 +176,7 @@ def _to_terminal(
 ) -> dict[str, Any]:
     from di4c_cli import files
 
-    texts = _live(prepared) if show else prepared.model.decode(_all(prepared, batch_size, group))
+    texts = _live(prepared) if show else prepared.decode(_all(prepared, batch_size, group))
     sheet = "\n".join((f"--- sample {i}\n" if len(texts) > 1 else "") + line for i, line in enumerate(texts))
     if out is not None:
         files.write_text(out, sheet + "\n")
@@ -170,12 +191,13 @@ def _to_picture(
 ) -> dict[str, Any]:
     from di4c_cli.codec.grid import save_grid
     from di4c_cli.generate.frames import Film, save_film
+    from di4c_cli.generate.request import FEW_CLASSES
 
     film = Film(16) if show else None
     images = prepared.model.decode(_all(prepared, batch_size, group, film))
     labels = prepared.labels or []
     # one column per class, so that a class can be followed down the picture
-    columns = len(labels) if 1 < len(labels) <= 32 and prepared.n > len(labels) else None
+    columns = len(labels) if 1 < len(labels) <= FEW_CLASSES and prepared.n > len(labels) else None
     save_grid(images, out, columns)
     written = [out]
     if film is not None:
@@ -213,5 +235,5 @@ def _live(prepared: PreparedSample) -> list[str]:
                 else:
                     say(f"t={t:.3g}: {text}", None)
 
-            texts += codec.decode(prepared.draw(i, 1, on_step=update))
+            texts += prepared.decode(prepared.draw(i, 1, on_step=update))
     return texts

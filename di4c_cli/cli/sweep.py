@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def sweep(
-    recipe: Annotated[str, typer.Argument(help="A sweep from `di4c recipes`, e.g. contest/tiny-text.")],
+    recipe: Annotated[str, typer.Argument(help="A sweep from `di4c recipes`, e.g. contest/words.")],
     base: Annotated[str | None, typer.Option(help="Recipe that the rows modify; default: the sweep's own.")] = None,
     teacher: Annotated[
         str | None, typer.Option("--teacher", "-t", help="Teacher of all rows; default: the recipe's.")

@@ -6,9 +6,26 @@ from typing import Annotated, Any
 
 import typer
 
-from di4c_cli import hub
+from di4c_cli import embedded, hub
 from di4c_cli.cli.console import emit, emit_json, say, show_table
 from di4c_cli.teacher import plugins, registry
+
+FAMILIES = {
+    "di4c": "embedded toy models, no network needed",
+    "sdtt": "SDTT, masked diffusion, OpenWebText",
+    "mdlm": "MDLM, masked diffusion, OpenWebText",
+    "duo": "Duo, uniform diffusion, OpenWebText",
+    "llada": "LLaDA, 8 B parameters, text",
+    "dream": "Dream and DiffuCoder, 7 B parameters",
+    "a2d": "Qwen3 of 0.6 B made bidirectional",
+    "esm": "ESM-2, protein sequences",
+    "bert": "BERT, English, small letters",
+    "roberta": "RoBERTa, English",
+    "maskgit": "MaskGIT, ImageNet, with its VQGAN",
+    "tauldr": "pixels, CIFAR-10, and its student",
+    "sdtt-student": "the paper's students of SDTT",
+}
+"""A few words for each family."""
 
 
 def teachers(
@@ -35,8 +52,10 @@ def teachers(
         emit_json({"teachers": rows})
         return
     header = ["name", "from", "size", "here", "what it is"]
-    shown = rows if everything or family else _grouped(rows)
-    show_table("Teachers and students", header, [_cells(row) for row in shown])
+    cells = [_cells(row) for row in (rows if everything or family else _grouped(rows))]
+    if not everything and not family:  # one line each in a terminal of 80 columns
+        header, cells = ["family", *header[2:]], [[name, *rest] for name, _, *rest in cells]
+    show_table("Teachers and students", header, cells)
     say("`di4c teachers NAME` shows more, `--all` every name. Hub ids (user/name@revision) and paths are accepted too.")
 
 
@@ -46,16 +65,16 @@ def _grouped(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for row in rows:
         groups.setdefault(row.get("format") or row["name"], []).append(row)
     for kind, found in groups.items():
-        found[0]["source"] = found[0]["source"].partition("/")[0]
+        found[0]["note"] = FAMILIES.get(kind, found[0].get("note", ""))
         if len(found) > 1:
             here = {row["cached"] for row in found} - {None} or {None}
-            found[0] |= {"name": f"{kind} ({len(found)} names)", "cached": here.pop() if len(here) == 1 else "some"}
+            found[0] |= {"name": f"{kind} ({len(found)})", "cached": here.pop() if len(here) == 1 else "some"}
             found[0]["megabytes"] = max(row["megabytes"] or 0 for row in found)
     return [found[0] for found in groups.values()]
 
 
 def _show(name: str, as_json: bool) -> None:
-    entry = registry.entries().get(name)
+    entry = registry.find_entry(embedded.ask_name(name))
     if entry is None:
         raise registry.unknown(name, list(plugins.points()), "name in the list")
     row = describe(entry) | {"files": list(entry.files), "where": entry.where, "options": entry.options}

@@ -13,6 +13,7 @@ from di4c_cli.codec.base import Codec, Pixels, Plain
 from di4c_cli.codec.text import GPT2_SIZE, Text, gpt2_tokenizer
 from di4c_cli.codec.vq import Vq
 from di4c_cli.errors import UserError
+from di4c_cli.foreign.regular import is_plain_name
 from di4c_cli.foreign.tokenizer import MAX_VOCABULARY
 from di4c_cli.limits import CHECK_CONFIG
 
@@ -65,7 +66,7 @@ def _text(options: dict[str, Any], folder: Path | None) -> Codec:
 def locate(options: dict[str, Any], folder: Path | None) -> Path:
     """The codec's file: `asset` is a file of the package, `file` one beside config.json. Both must be plain names."""
     name = str(options.get("asset") or options.get("file") or "")
-    if not name or name != Path(name).name:
+    if not is_plain_name(name):
         raise UserError(f"The codec's file name '{name}' is not a plain name.", CHECK_CONFIG)
     path = embedded.asset(name) if "asset" in options else (folder or Path()) / name
     if not path.is_file():

@@ -45,6 +45,8 @@ class EvaluationConfig:
     temperatures: list[float] | None = None
     dtypes: list[str] | None = None
     """Precisions of the draws; several make columns of their own."""
+    labels: str | None = None
+    """`uniform`, `none` or a class, for all models alike."""
     precision: str = "fp32"
     """Of the networks."""
     n: int | None = None

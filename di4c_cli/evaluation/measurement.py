@@ -19,13 +19,13 @@ from di4c_cli.process_group import ProcessGroup
 
 
 class Measurement:
-    """`figures` and `seconds`, the time of samples, scores and figures, are known when `measure` has returned."""
+    """Known when `measure` has returned: figures, seconds of samples, scores and figures, tokens per forward pass."""
 
     def __init__(self, cell: CellSpec, sampling: CellSampling, scorers: Sequence[Scorer], n: int, parts: Path) -> None:
         self.cell, self.sampling, self.scorers, self.n = cell, sampling, scorers, n
         self.samples = ScoreParts(parts / sampling.key, n, sampling.part)
         self.figures: dict[str, Figure] | None = None
-        self.seconds = 0.0
+        self.seconds, self.tokens_per_pass = 0.0, 0.0
 
     def fill(self, first: int, count: int) -> None:
         """Draw and score one part, as far as that is missing."""
@@ -42,6 +42,7 @@ class Measurement:
         for scorer in self.scorers:
             scorer.prepare(self.sampling)
             self.figures.update(scorer.summarise(self._scores(scorer)))
+        self.tokens_per_pass = float(self.samples.column("tokens").sum() / self.samples.column("passes").sum())
         # the parts hold the time of sampling, perhaps of an earlier evaluation
         self.seconds += float(self.samples.column("seconds").sum()) + time.monotonic() - start
 
@@ -73,6 +74,7 @@ def measure(measurements: Sequence[Measurement], advance: Callable[[int], None],
     group.gather(None)  # figures need the parts of all processes
     for one in group.share(measurements):
         one.summarise()
-    for one, *found in zip(measurements, *group.gather([(one.figures, one.seconds) for one in measurements])):
-        one.figures = next(figures for figures, _ in found if figures is not None)
-        one.seconds = sum(seconds for _, seconds in found)
+    done = [(one.figures, one.seconds, one.tokens_per_pass) for one in measurements]
+    for one, *found in zip(measurements, *group.gather(done)):
+        one.figures, _, one.tokens_per_pass = next(parts for parts in found if parts[0] is not None)
+        one.seconds = sum(seconds for _, seconds, _ in found)

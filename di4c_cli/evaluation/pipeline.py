@@ -12,8 +12,8 @@ from di4c_cli.errors import UserError
 from di4c_cli.evaluation.config import EvaluationConfig, EvaluationDefaults
 from di4c_cli.evaluation.models import EvaluatedModel, default_out, load_models
 from di4c_cli.evaluation.prompts import fit_prompts, load_prompts
-from di4c_cli.evaluation.protocol import EvaluationProtocol, steps_protocol
-from di4c_cli.evaluation.protocols import STEPS_SAVED, check_name, get_protocol
+from di4c_cli.evaluation.protocol import CellSpec, EvaluationProtocol, column, steps_protocol
+from di4c_cli.evaluation.protocols import STEPS_SAVED, TEACHER_STEPS, check_name, get_protocol
 from di4c_cli.evaluation.results import run_folder
 from di4c_cli.evaluation.run import Evaluation
 from di4c_cli.evaluation.scorers import ScorerContext, make_scorers
@@ -31,8 +31,6 @@ def prepare(config: EvaluationConfig, say: Callable[[str], None] = lambda text: 
     """Check a config and load what it needs; only cached reference statistics are written."""
     if config.out is not None:
         check_out(config.out)
-    if config.protocol is not None:
-        check_name(config.protocol)
     check_ranges({"precision": config.precision})
     for dtype in config.dtypes or ():
         check_ranges({"dtype": dtype})
@@ -57,7 +55,9 @@ def prepare(config: EvaluationConfig, say: Callable[[str], None] = lambda text: 
 
 
 def expand(config: EvaluationConfig) -> list[EvaluationConfig]:
-    """`tiny-speedup` without a model is one evaluation for each toy task; everything else is itself."""
+    """`steps-saved` without a model is one evaluation for each toy task; everything else is itself."""
+    if config.protocol is not None:
+        config = replace(config, protocol=check_name(config.protocol))
     named = config.student or config.teacher or config.others
     if config.protocol != STEPS_SAVED or named:
         return [config]
@@ -67,7 +67,7 @@ def expand(config: EvaluationConfig) -> list[EvaluationConfig]:
 
 
 def _model_names(config: EvaluationConfig) -> tuple[str | None, str | None]:
-    """Student and teacher; a toy task's protocol has its own pair, and `tiny-speedup` the task's teacher."""
+    """Student and teacher; a toy task's protocol has its own pair, and `steps-saved` the task's teacher."""
     name, named = config.protocol, config.student or config.teacher or config.others
     if name == STEPS_SAVED:
         if config.student is None:
@@ -94,6 +94,9 @@ def _protocol(config: EvaluationConfig, models: list[EvaluatedModel], task: ToyT
         protocol = protocol.with_row(row)
     if config.dtypes:
         protocol = protocol.with_draws(config.dtypes)
+    if config.labels is not None:
+        cells = tuple(replace(cell, label=None) for cell in protocol.cells)
+        protocol = replace(protocol, labels=config.labels, cells=cells)
     if config.precision != "fp32":
         protocol = protocol.with_options(precision=config.precision)
     return replace(protocol, repeats=config.repeats or protocol.repeats)
@@ -102,17 +105,22 @@ def _protocol(config: EvaluationConfig, models: list[EvaluatedModel], task: ToyT
 def _steps_protocol(config: EvaluationConfig, models: list[EvaluatedModel], task: ToyTask | None) -> EvaluationProtocol:
     """Models against steps; the name is the task's, so that results of one task can be compared."""
     n, steps = default_sizes(models[-1].ref, task)
-    names = " against ".join(one.model.name for one in reversed(models))
+    rows = [one.row for one in models]
+    names = " and ".join(one.model.name for one in models if one.row != "teacher")
+    against = [f"against {one.model.name}" for one in models if one.row == "teacher"]
     protocol = steps_protocol(
         task.name if task else models[-1].model.name,
-        names,
-        [one.row for one in models],
+        " ".join([*([names] if names else []), *against]).removeprefix("against "),
+        rows,
         config.steps or steps,
         config.n or n,
         config.temperatures or (),
     )
-    # a class would give a product model the correlations that the mixture has to learn
-    return replace(protocol, labels="none" if task else protocol.labels)
+    if task and rows[0] == "teacher" and len(rows) > 1 and not (config.steps or config.temperatures):
+        # the steps at which the teacher may be as good as the student
+        more = tuple(CellSpec("teacher", column(k), k) for k in TEACHER_STEPS if k > max(steps))
+        protocol = replace(protocol, cells=(*protocol.cells, *more))
+    return protocol
 
 
 def default_sizes(ref: str, task: ToyTask | None) -> tuple[int, list[int]]:
@@ -165,7 +173,7 @@ def check_out(out: Path) -> None:
     """Reject a folder that holds something else."""
     if out.is_file():
         raise UserError(f"{out} is a file.", "Choose another --out.")
-    patterns = ("results.json", "parts", "reference-*.npz", "tiny-*/parts")
+    patterns = ("results.json", "parts", "reference-*.npz", "*/parts")
     ours = any(any(out.glob(pattern)) for pattern in patterns)
     if out.is_dir() and any(not files.is_leftover(entry.name) for entry in out.iterdir()) and not ours:
         raise UserError(f"{out} holds something that is not an evaluation.", "Choose another --out.")

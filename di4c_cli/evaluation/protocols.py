@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from di4c_cli.embedded import STEPS_SAVED, ask_name
 from di4c_cli.errors import UserError
 from di4c_cli.evaluation.protocol import CellSpec, EvaluationProtocol, PromptSpec, column, steps_protocol
 from di4c_cli.recipe_file import nearest
@@ -18,7 +19,6 @@ from di4c_cli.tasks.registry import TASKS
 SAMPLING_KEYS = ("sampler", "guidance", "temperature", "corrector", "hybrid")
 CORRECTOR_STEP_SIZES = (1e-3, 1e-4, 1e-5)
 TASK_SAMPLES = 2000
-STEPS_SAVED = "tiny-speedup"
 STEPS_SAVED_REPEATS = 6
 TEACHER_STEPS = (1, 2, 4, 8, 16, 32)
 STUDENT_STEPS = (1, 2, 4, 8, 16)
@@ -59,7 +59,7 @@ def task_protocol(task: ToyTask) -> EvaluationProtocol:
     """A toy task's models against steps."""
     title = f"{task.name}: quality against steps"
     plain = steps_protocol(task.name, title, ("teacher", "student"), task.protocol_steps, TASK_SAMPLES)
-    return replace(plain, metrics=task.figures, labels="none")
+    return replace(plain, metrics=task.figures)
 
 
 def steps_saved_protocol(task: ToyTask, steps: Sequence[int] | None = None) -> EvaluationProtocol:
@@ -76,7 +76,6 @@ def steps_saved_protocol(task: ToyTask, steps: Sequence[int] | None = None) -> E
         cells,
         task.steps_saved_samples,
         (task.figures[0], task.diversity, "nearer_to_training"),
-        labels="none",
         extra_scorers=("memorisation",),
         repeats=STEPS_SAVED_REPEATS,
     )
@@ -89,19 +88,19 @@ PROTOCOLS: dict[str, EvaluationProtocol] = {
 
 
 def get_protocol(name: str, task: ToyTask | None = None, steps: Sequence[int] | None = None) -> EvaluationProtocol:
-    """A protocol by name; `task` and `steps` are those of `tiny-speedup`."""
+    """A protocol by name; `task` and `steps` are those of `steps-saved`."""
     if name == STEPS_SAVED:
         if task is None:
             raise UserError(
                 f"{STEPS_SAVED} compares models of a toy task.", "Name one with --student, or leave it out."
             )
         return steps_saved_protocol(task, steps)
-    check_name(name)
-    return PROTOCOLS[name]
+    return PROTOCOLS[check_name(name)]
 
 
-def check_name(name: str) -> None:
-    """Reject an unknown protocol."""
-    known = [*PROTOCOLS, STEPS_SAVED]
+def check_name(name: str) -> str:
+    """The present name of a protocol; an unknown one is rejected."""
+    name, known = ask_name(name), [*PROTOCOLS, STEPS_SAVED]
     if name not in known:
         raise UserError(f"Unknown protocol '{name}'.{nearest(name, known)}", f"Known: {', '.join(known)}.")
+    return name

@@ -11,7 +11,7 @@ from pydantic import AliasChoices, Field, ValidationError
 from di4c_cli import files
 from di4c_cli.errors import UserError
 from di4c_cli.foreign.structured import read_json
-from di4c_cli.schema import Section
+from di4c_cli.schema import CurrentName, Section
 
 RESULTS_SCHEMA = 2
 """1: files of di4c 0.1, which can still be read; `task` was called `world`."""
@@ -52,7 +52,7 @@ class ModelEntry(Section):
 
     row: str
     ref: str
-    name: str
+    name: CurrentName
     kind: str
     revision: str = ""
     digest: str = Field(description="hash of its tensors")
@@ -75,6 +75,9 @@ class Cell(Section):
     settings: dict[str, Any] = Field(default_factory=dict, description="sampler, dtype, temperature, guidance, …")
     labels: str = ""
     seconds: float = Field(description="wall time of sampling and scoring")
+    tokens_per_pass: float | None = Field(
+        default=None, description="symbols drawn for each forward pass of a sample; a guided pass counts twice"
+    )
     figures: dict[str, Figure] = Field(default_factory=dict)
     paper: dict[str, float] = Field(default_factory=dict, description="the paper's figures for the same cell")
     samples: list[str] = Field(default_factory=list, description="the first few samples, if they are text")
@@ -119,9 +122,11 @@ class Results(Section):
     """An evaluation."""
 
     di4c_results: int = RESULTS_SCHEMA
-    protocol: str
+    protocol: CurrentName
     title: str
-    task: str = Field(default="", validation_alias=AliasChoices("task", "world"), description="toy task, if any")
+    task: CurrentName = Field(
+        default="", validation_alias=AliasChoices("task", "world"), description="toy task, if any"
+    )
     created: str
     seconds: float
     device: str
@@ -133,6 +138,9 @@ class Results(Section):
     main: str = Field(default="", description="the figure of headlines and plots")
     diversity: str = Field(default="", description="the figure that measures diversity beside it, if any")
     steps_saved: list[StepsSaved] = Field(default_factory=list, description="summary of repeated results")
+    headline: list[str] = Field(default_factory=list, description="students against the teacher in sentences")
+    ratios: list[str] = Field(default_factory=list, description="ratios of student to teacher at k and 2k steps")
+    comparison: str = Field(default="", description="picture of teacher and student beside each other, if any")
     notes: list[str] = Field(default_factory=list)
     command: str = ""
 

@@ -17,6 +17,8 @@ import torch
 
 from di4c_cli import __version__
 from di4c_cli.codec.grid import save_grid
+from di4c_cli.evaluation.comparison import write_comparison
+from di4c_cli.evaluation.headline import headlines
 from di4c_cli.evaluation.measurement import Measurement, measure
 from di4c_cli.evaluation.models import EvaluatedModel
 from di4c_cli.evaluation.prompts import Continuations
@@ -27,6 +29,7 @@ from di4c_cli.evaluation.scorers import Scorer
 from di4c_cli.evaluation.steps_saved import steps_saved
 from di4c_cli.metric.interval import of_repeats
 from di4c_cli.process_group import ALONE, ProcessGroup
+from di4c_cli.report.summary import sentences
 from di4c_cli.tasks.base import ToyTask
 
 PACKAGES = ("torch", "numpy", "tokenizers", "safetensors", "transformers", "nltk")
@@ -79,6 +82,9 @@ class Evaluation:
         results.models = [one.entry() for one in self.models]
         results.notes = [*self.protocol.notes, *_notes(self.protocol, results.instruments, self.n, self.task)]
         results.steps_saved = steps_saved(results)
+        results.headline, results.ratios = headlines(results), sentences(results)
+        if group.main:
+            results.comparison = write_comparison(results, [tries[0][0] for tries in planned], self.task, self.out)
         return results
 
     def _repeats(self, cell: CellSpec) -> list[Measurement]:
@@ -108,6 +114,7 @@ class Evaluation:
             settings=sampling.settings,
             labels=sampling.label_text,
             seconds=round(measured.seconds, 3),
+            tokens_per_pass=measured.tokens_per_pass,
             figures=measured.figures or {},
             paper=cell.paper,
             **(self._shown(measured) if pictures and sampling.seed == self.seed else {}),

@@ -95,17 +95,22 @@ class CellSampling:
         return f"{self.cell.row}-{self.cell.steps}-{identity(**facts)}".replace("/", "_")
 
     def draw(self, first: int, count: int) -> Scores:
-        """Samples from number `first` on: ids in the smallest integer type that holds them, and the time."""
-        start = time.monotonic()
+        """Samples from number `first` on: ids in the smallest integer type that holds them, time, tokens, passes."""
+        start, given = time.monotonic(), None if self.prompts is None else self.prompts.rows(first, count)
+        networks = [one.denoiser for one in (self.model, *([] if self.teacher is None else [self.teacher.model]))]
+        passes = -sum(network.passes for network in networks)
         x = self.model.sample(
             count,
             seed=self.seed,
             label=labels_of(self.model, self.labels, first, count),
             first=first,
-            given=None if self.prompts is None else self.prompts.rows(first, count),
+            given=given,
             teacher=None if self.teacher is None else self.teacher.model.denoiser,
             plan=self.plan,
         )
         symbols = self.model.denoiser.symbols
         narrow = np.uint8 if symbols <= 256 else np.uint16 if symbols <= 65_536 else np.int64
-        return {"x": x.numpy().astype(narrow), "seconds": np.array([time.monotonic() - start])}
+        passes += sum(network.passes for network in networks)
+        tokens = x.numel() if given is None else int((given < 0).sum())
+        counts = {"tokens": np.array([tokens]), "passes": np.array([passes])}
+        return {"x": x.numpy().astype(narrow), "seconds": np.array([time.monotonic() - start]), **counts}

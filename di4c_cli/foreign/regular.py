@@ -35,6 +35,11 @@ def is_regular(path: Path) -> bool:
         return False
 
 
+def is_plain_name(name: object) -> bool:
+    """Whether a name in a foreign file is that of a visible file beside it, and leads nowhere else."""
+    return isinstance(name, str) and name == Path(name).name and name[:1] not in ("", ".") and "\0" not in name
+
+
 def regular_file(path: Path) -> Path:
     """The path itself, if it is a regular file or a link to one; everything else is rejected without being opened."""
     try:

@@ -1,4 +1,4 @@
-"""Symbols that must appear: a text prefix, or a file with `[MASK]` where the model writes."""
+"""Symbols that must appear: a text prefix, perhaps in a template, or a file with `[MASK]` where the model writes."""
 
 from __future__ import annotations
 
@@ -15,20 +15,34 @@ if TYPE_CHECKING:
 MASK_MARKER = re.compile(r"\[MASK(?:\*(\d{1,6}))?\]")
 """`[MASK]` is one free position, `[MASK*12]` stands for twelve."""
 FREE_POSITION = -1
+PLACE = "{prompt}"
 
 
-def prefix(codec: Codec, text: str, length: int) -> list[int]:
-    """`length` ids that start with `text`; -1 where the model writes."""
+def in_template(template: str | None, text: str) -> str:
+    """The text in the place of `{prompt}`; the two characters `\\n` of a template are a line break."""
+    if template is None:
+        return text
+    before, place, after = template.replace("\\n", "\n").partition(PLACE)
+    if not place or PLACE in after:
+        raise UserError(f"--template must contain {PLACE} once.", f"Write e.g. '<|user|>{PLACE}<|assistant|>'.")
+    return before + text + after
+
+
+def prefix(codec: Codec, text: str, length: int, answer: int | None = None) -> list[int]:
+    """Ids that start with `text`, then -1 where the model writes: `answer` times, or up to `length` in all."""
     ids = encode(codec, text)
-    if len(ids) > length:
-        raise UserError(
-            f"The prompt has {len(ids)} tokens but the model writes {length} in all.", "Shorten the prompt."
-        )
-    return ids + [FREE_POSITION] * (length - len(ids))
+    if len(ids) + (answer or 0) > length:
+        more = "" if answer is None else f" and the answer {answer}"
+        hint = "Shorten the prompt." if answer is None else "Shorten one of them."
+        raise UserError(f"The prompt has {len(ids)} tokens{more} but the model writes {length} in all.", hint)
+    return ids + [FREE_POSITION] * (length - len(ids) if answer is None else answer)
 
 
-def infill(codec: Codec, text: str, length: int, symbols: int) -> list[int]:
-    """All `length` positions of a file: text or, for images, numbers, with markers for the free ones."""
+def infill(codec: Codec, text: str, length: int, symbols: int, any_length: bool = False) -> list[int]:
+    """All positions of a file: text or, for images, numbers, with markers for the free ones.
+
+    There are `length` of them, or at most that many for a model of `any_length`.
+    """
     ids: list[int] = []
     # the markers are counted first: a short file must not stand for a gigabyte
     free = sum(int(part or 1) for part in MASK_MARKER.split(text)[1::2])
@@ -39,7 +53,7 @@ def infill(codec: Codec, text: str, length: int, symbols: int) -> list[int]:
             ids += encode(codec, part) if codec.kind == "text" else _numbers(part, symbols)
         else:
             ids += [FREE_POSITION] * int(part or 1)
-    if len(ids) != length:
+    if len(ids) > length or (len(ids) < length and not any_length):
         raise UserError(
             f"The infill file has {len(ids)} positions but the model has {length}.",
             "Add or remove text or [MASK] (or [MASK*N] for N of them).",

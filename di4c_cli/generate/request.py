@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from di4c_cli import embedded
 from di4c_cli.errors import UserError
+from di4c_cli.evaluation.sample_files import read_texts
 from di4c_cli.generate import prompt
 from di4c_cli.limits import check_sampling_memory
 from di4c_cli.sampler.plan import SamplingPlan, check_ranges
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 Say = Callable[[str], None]
 DEVICES = ("cpu", "cuda", "mps")
+FEW_CLASSES = 32
+"""Classes that fit beside each other in a picture."""
 TYPICAL_WIDTH = 256
 """Numbers per position in a network whose width is not one number (U-Net)."""
 
@@ -38,14 +41,20 @@ class SampleRequest:
     label: str | None = None
     prompt: str | None = None
     prompt_file: Path | None = None
+    prompts: Path | None = None
     infill: Path | None = None
+    template: str | None = None
+    answer: int | None = None
     device: str | None = None
     options: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
 class PreparedSample:
-    """A request that is checked and loaded. `labels` repeat over the samples, `given` is `(D,)`."""
+    """A request that is checked and loaded. `labels` repeat over the samples, and so do the rows `(D,)` of `given`.
+
+    `tokens` and `passes` count the symbols drawn so far and the forward passes of samples that they took.
+    """
 
     model: Model
     teacher: Model | None
@@ -53,22 +62,56 @@ class PreparedSample:
     n: int
     seed: int
     labels: list[int] | None
-    given: Tensor | None
+    given: list[Tensor] | None
+    tokens: int = 0
+    passes: int = 0
 
     @property
     def length(self) -> int:
-        return self.model.denoiser.length
+        """Of the longest sample."""
+        return self.model.denoiser.length if self.given is None else max(map(len, self.given))
 
     def draw(self, first: int, count: int, **more: Any) -> Tensor:
-        """Samples number `first` … as `(count, D)`; `more` are arguments of `Model.sample`."""
-        labels = self.labels
-        label = None if labels is None else [labels[i % len(labels)] for i in range(first, first + count)]
+        """Samples number `first` … as `(count, D)`, shorter ones with -1 after their ends.
+
+        `more` are arguments of `Model.sample`.
+        """
+        import torch  # slow; flags are checked without it
+
         teacher = None if self.teacher is None else self.teacher.denoiser
         size = min(count, more.get("batch_size") or self.plan.batch_size(self.length))
         width = getattr(self.model.denoiser.network, "width", TYPICAL_WIDTH)
         check_sampling_memory(max(size, self.plan.tile), self.length, int(width))
-        more |= {"plan": self.plan, "seed": self.seed, "given": self.given, "teacher": teacher}
-        return self.model.sample(count, label=label, first=first, **more)
+        more |= {"plan": self.plan, "seed": self.seed, "teacher": teacher}
+        networks = [self.model.denoiser, *([] if teacher is None else [teacher])]
+        before = sum(one.passes for one in networks)
+        x = torch.full((count, self.length), prompt.FREE_POSITION)
+        for rows in self._equal_lengths(range(first, first + count)).values():
+            label = None if self.labels is None else [self.labels[i % len(self.labels)] for i in rows]
+            given = None if self.given is None else torch.stack([self.given[i % len(self.given)] for i in rows])
+            own = self.model.sample(len(rows), label=label, given=given, numbers=rows, **more)
+            x[torch.tensor(rows) - first, : own.shape[1]] = own
+            self.tokens += own.numel() if given is None else int((given < 0).sum())
+        self.passes += sum(one.passes for one in networks) - before
+        return x
+
+    def _equal_lengths(self, numbers: Sequence[int]) -> dict[int, list[int]]:
+        """Sample numbers by the length of their samples, which are drawn together."""
+        found: dict[int, list[int]] = {}
+        for i in numbers:
+            found.setdefault(0 if self.given is None else len(self.given[i % len(self.given)]), []).append(i)
+        return found
+
+    def decode(self, x: Tensor) -> Any:
+        """Text or images of samples as `draw` gives them."""
+        if self.given is None or len(set(map(len, self.given))) == 1:
+            return self.model.decode(x)
+        return [self.model.decode(row[row >= 0][None])[0] for row in x]
+
+    def tokens_per_pass(self, group: ProcessGroup) -> float | None:
+        """Symbols per forward pass of a sample, over all processes; None if nothing was drawn."""
+        tokens, passes = map(sum, zip(*group.gather((self.tokens, self.passes))))
+        return tokens / passes if passes else None
 
     def draw_together(
         self, group: ProcessGroup, first: int, count: int, batch_size: int | None = None, **more: Any
@@ -90,7 +133,9 @@ class PreparedSample:
         facts = {"model": self.model.name, "seed": self.seed, "n": self.n, **self.plan.settings()}
         facts["device"], facts["threads"] = str(self.model.denoiser.device), torch.get_num_threads()
         facts["labels"] = self.labels
-        facts["given"] = 0 if self.given is None else int((self.given >= 0).sum())
+        facts["given"] = sum(int((row >= 0).sum()) for row in self.given or [])
+        if self.given is not None and len(self.given) > 1:
+            facts["prompts"] = len(self.given)
         if self.teacher is not None:
             facts["teacher"] = self.teacher.name
         return facts
@@ -103,7 +148,7 @@ class PreparedSample:
             "1 step" if self.plan.steps == 1 else f"{self.plan.steps} steps",
             f"{self.plan.dtype} draws",
         ]
-        for key in ("guidance", "temperature", "top_p", "hybrid", "corrector"):
+        for key in ("block", "guidance", "temperature", "top_p", "hybrid", "corrector"):
             if key in settings:
                 parts.append(f"{key.replace('_', '-')} {settings[key]:g}")
         return f"{self.n} from {self.model.name}: {', '.join(parts)}, seed {self.seed}."
@@ -113,29 +158,35 @@ def prepare(request: SampleRequest, say: Say) -> PreparedSample:
     """Check a request and load what it needs. Mistakes in flags are found before anything is loaded."""
     flags = {"steps": request.steps, **request.options}
     check_ranges(flags)
+    if request.answer is not None and request.answer < 1:
+        raise UserError(f"An answer of {request.answer} tokens is impossible.", "Use --answer 1 or more.")
     if request.n is not None and not 1 <= request.n <= MAX_SAMPLES:
         raise UserError(f"{request.n} samples are impossible.", f"Use -n 1 to {MAX_SAMPLES}.")
     texts = _texts(request)
     model, alone = _model(request, flags.get("hybrid"), say)
-    guidance = flags.get("guidance")
-    guidance = model.config.sampling.guidance if guidance is None else guidance
-    labels = parse_labels(request.label, model.config.labels, guidance)
+    labels = parse_labels(request.label, model.config.labels)
     plan = model.plan(labels is not None, **flags)
     teacher = _teacher(request, model, alone, plan.hybrid)
-    given = _given(texts, model)
+    given = _given(request, texts, model)
     # the sampling loop checks the same, but only after the first file is written
-    plan.check_inputs(model.denoiser, None, given, None if teacher is None else teacher.denoiser)
-    n = request.n or (1 if model.codec.kind in ("text", "none") else 16)
+    for row in [None] if given is None else given:
+        plan.check_inputs(model.denoiser, None, row, None if teacher is None else teacher.denoiser)
+    n = request.n or (len(given or [0]) if model.codec.kind in ("text", "none") else default_images(labels))
     return PreparedSample(model, teacher, plan, n, request.seed, labels, given)
 
 
-def parse_labels(text: str | None, classes: int | None, guidance: float) -> list[int] | None:
+def default_images(labels: list[int] | None) -> int:
+    """Images without -n: three of every class, if the classes are few."""
+    return 3 * len(labels) if labels and 1 < len(labels) <= FEW_CLASSES else 16
+
+
+def parse_labels(text: str | None, classes: int | None) -> list[int] | None:
     """`3`, `0,1,2`, `all` or `none` as labels to repeat over the samples; None is unconditional.
 
-    Without --label a guided model gets each class in turn, any other is unconditional.
+    Without --label a model with classes gets each of them in turn.
     """
     if text is None:
-        return list(range(classes)) if classes and guidance else None
+        return list(range(classes)) if classes else None
     if text == "none":
         return None
     if not classes:
@@ -152,30 +203,42 @@ def parse_labels(text: str | None, classes: int | None, guidance: float) -> list
     return labels
 
 
-def _texts(request: SampleRequest) -> tuple[str, str] | None:
-    """The kind and content of the given text; at most one of the three flags."""
-    named = [request.prompt is not None, request.prompt_file is not None, request.infill is not None]
-    if sum(named) > 1:
-        raise UserError("--prompt, --prompt-file and --infill exclude each other.", "Use one of them.")
+def _texts(request: SampleRequest) -> list[str] | None:
+    """The given texts; at most one of the four flags."""
+    named = [request.prompt, request.prompt_file, request.prompts, request.infill]
+    if sum(flag is not None for flag in named) > 1:
+        raise UserError("--prompt, --prompt-file, --prompts and --infill exclude each other.", "Use one of them.")
+    if request.infill is not None:
+        if request.template is not None or request.answer is not None:
+            raise UserError("--infill takes no --template and no --answer.", "Write all of it into the file.")
+        return [prompt.read(request.infill)]
+    texts = None if request.answer is None else [""]  # an answer to nothing
     if request.prompt is not None:
-        return "prompt", request.prompt
-    if request.prompt_file is not None:
-        return "prompt", prompt.read(request.prompt_file)
-    return None if request.infill is None else ("infill", prompt.read(request.infill))
+        texts = [request.prompt]
+    elif request.prompt_file is not None:
+        texts = [prompt.read(request.prompt_file)]
+    elif request.prompts is not None:
+        texts = read_texts(request.prompts)
+    elif request.template is not None:
+        raise UserError("--template needs a prompt.", "Add --prompt, --prompt-file or --prompts.")
+    return None if texts is None else [prompt.in_template(request.template, text) for text in texts]
 
 
-def _given(texts: tuple[str, str] | None, model: Model) -> Tensor | None:
+def _given(request: SampleRequest, texts: list[str] | None, model: Model) -> list[Tensor] | None:
+    """Rows of given symbols, -1 where free."""
     import torch  # slow; flags are checked without it
 
     if texts is None:
         return None
-    kind, text = texts
     length, symbols = model.denoiser.length, model.denoiser.symbols
-    if kind == "prompt":
-        ids = prompt.prefix(model.codec, text, length)
+    if request.infill is None:
+        if model.codec.kind != "text":
+            model.codec.encode("")  # says that this model takes no text
+        found = [prompt.prefix(model.codec, text, length, request.answer) for text in texts]
     else:
-        ids = prompt.infill(model.codec, text, length, symbols)
-    return torch.tensor(ids, dtype=torch.long)
+        any_length = bool(getattr(model.denoiser.network, "any_length", False))
+        found = [prompt.infill(model.codec, text, length, symbols, any_length) for text in texts]
+    return [torch.tensor(ids, dtype=torch.long) for ids in found]
 
 
 def _model(request: SampleRequest, hybrid: int | None, say: Say) -> tuple[Model, bool]:

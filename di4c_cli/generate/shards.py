@@ -36,7 +36,8 @@ def identity(prepared: PreparedSample) -> dict[str, Any]:
     Device and threads are not part of it either: they may change a last bit, not the distribution.
     """
     facts = {k: v for k, v in prepared.facts().items() if k not in ("n", "device", "threads")}
-    given = None if prepared.given is None else prepared.given.tolist()
+    given = None if prepared.given is None else [row.tolist() for row in prepared.given]
+    given = given[0] if given and len(given) == 1 else given
     weights = tensors_digest(prepared.model.denoiser.network.state_dict())
     found = {"di4c": __version__, "weights": weights, "given_symbols": given, **facts}
     if prepared.teacher is not None:
@@ -55,6 +56,8 @@ def stream(
 
     Memory holds one shard at a time. Returns the manifest.
     """
+    if prepared.given is not None and len(set(map(len, prepared.given))) > 1:
+        raise UserError("Samples of different lengths do not fit into shards.", "Use fewer, and a .txt file as --out.")
     size = shard_size(prepared.length)
     manifest = {"identity": storable(identity(prepared)), "shard": size, "length": prepared.length}
     manifest["codec"] = prepared.model.config.codec

@@ -50,7 +50,7 @@ MIN_DIVERSITY = 0.85
 def sample_times(config: MomentMatchingConfig, noise: Noise) -> tuple[Tensor, Tensor]:
     """t and s `(B,)`, 0 < t - s ≤ 1/k with k drawn from `steps`; t is 1 with probability `one_share`."""
     choice = noise.uniform("steps")
-    k = torch.tensor(config.steps, device=choice.device).to(choice)[(choice * len(config.steps)).long()]
+    k = torch.tensor(config.steps, dtype=choice.dtype, device=choice.device)[(choice * len(config.steps)).long()]
     gap, place = (1 - noise.uniform("gap")) / k, noise.uniform("t")
     t = torch.floor(place * k + 1) / k if config.on_grid else (place + gap).clamp_max(1)
     at_one = noise.uniform("t/one") < config.one_share

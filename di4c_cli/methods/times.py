@@ -36,5 +36,4 @@ def even_time(times: TimeConfig, noise: Noise) -> Tensor:
     Multiples of the golden ratio modulo 1 are spread evenly; a sample's number alone decides its t.
     """
     start = Noise(noise.seed, [0], noise.stream, noise.device).uniform("t")
-    number = torch.as_tensor(noise.index, dtype=start.dtype, device=start.device)
-    return snapped(times, times.low + (1 - times.low) * ((number * GOLDEN_RATIO + start) % 1.0), noise)
+    return snapped(times, times.low + (1 - times.low) * ((noise.index.to(start) * GOLDEN_RATIO + start) % 1.0), noise)

@@ -23,6 +23,7 @@ from torch import Tensor
 from di4c_cli import hub
 from di4c_cli.errors import Failure, UserError
 from di4c_cli.foreign.structured import read_json
+from di4c_cli.foreign.text import pieces
 from di4c_cli.foreign.tokenizer import MAX_FILE_BYTES, check_tree
 from di4c_cli.metric.features import tensors_digest
 
@@ -70,7 +71,7 @@ class CausalJudge:
         """Last hidden state at the last of at most `length` tokens that fit the window, `(n, H)`, for MAUVE."""
         out = []
         for text in texts:
-            ids = self.encode(text)[: min(length, self.window)] or [self.start or 0]
+            ids = self.encode(text, min(length, self.window)) or [self.start or 0]
             states = self.network(input_ids=torch.tensor([ids], device=self.device), output_hidden_states=True)
             out.append(states.hidden_states[-1][0, -1].float().cpu())
         return torch.stack(out)
@@ -81,7 +82,7 @@ class CausalJudge:
         weight = self.network.get_output_embeddings().weight
         out = []
         for text in texts:
-            ids = [self.start or 0, *self.encode(text)[: min(length, self.window - 1)]]
+            ids = [self.start or 0, *self.encode(text, min(length, self.window - 1))]
             states = self.network(input_ids=torch.tensor([ids], device=self.device), output_hidden_states=True)
             hidden, probs = states.hidden_states[-1][0, :-1], states.logits[0, :-1].softmax(-1)
             if len(ids) == 1:  # an empty text has no gradient
@@ -90,9 +91,13 @@ class CausalJudge:
             out.append((hidden * (weight[ids[1:]] - probs @ weight)).mean(0).float().cpu())
         return torch.stack(out)
 
-    def encode(self, text: str) -> list[int]:
-        """Text to ids without additions; end-of-text in the text is the token, not its letters."""
-        ids: list[int] = self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+    def encode(self, text: str, count: int | None = None) -> list[int]:
+        """Text to ids without additions, the first `count`; end-of-text in the text is the token, not its letters."""
+        ids: list[int] = []
+        for piece in pieces(text):  # the library takes 60 times the memory of the text it gets
+            ids += self.tokenizer(piece, add_special_tokens=False, verbose=False)["input_ids"]
+            if count is not None and len(ids) >= count:
+                return ids[:count]
         return ids
 
     def same_tokens(self, tokenizer: Any) -> bool:
@@ -160,7 +165,7 @@ def published_text_losses(judge: CausalJudge, texts: list[str]) -> np.ndarray:
     """`published_losses` of texts by the judge's own tokens, cut to its window; NaN where there is none to score."""
     out = []
     for text in texts:
-        ids = judge.encode(text)[: judge.window]
+        ids = judge.encode(text, judge.window)
         out.append(published_losses(judge, torch.tensor([ids]))[0] if len(ids) > 1 else np.nan)
     return np.array(out)
 
@@ -175,7 +180,7 @@ class StrictScore(NamedTuple):
 
 def strict_score(judge: CausalJudge, text: str) -> StrictScore:
     """Score one text, tokenised again, up to and with its first end-of-text, cut to the judge's window."""
-    ids = judge.encode(text)
+    ids = judge.encode(text, judge.window)
     if judge.end is not None and judge.end in ids:
         ids = ids[: ids.index(judge.end) + 1]
     given = [] if judge.start is None else [judge.start]

@@ -1,4 +1,4 @@
-"""The character n-gram model that judges tiny-text: Witten–Bell interpolation, order 6."""
+"""The character n-gram model that judges the task `words`: Witten–Bell interpolation, order 6."""
 
 from __future__ import annotations
 

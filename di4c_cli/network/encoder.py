@@ -87,6 +87,8 @@ class EncoderBlock(nn.Module):
 class EncoderNetwork(ConditionedTransformer):
     """Base of both networks: the stack of blocks with λ, and logits h·Wᵀ + b; there is no time input."""
 
+    any_length = True
+    """Samples may be shorter than `length`: these models are trained on texts of every length."""
     rotary_emb: Rotary | None
     embed_tokens: nn.Embedding
     lm_head: nn.Linear | None

@@ -24,14 +24,20 @@ LATENCY_RATIOS = {
 def latency(results: Results, run: Path | None) -> str:
     """Time per sample here, and `bench-latency`'s measurement if the run has one."""
     rows = [
-        [cell.row, cell.column, number(1000 * cell.seconds / cell.n / cell.repeats), f"{cell.n}"]
+        [
+            cell.row,
+            cell.column,
+            number(1000 * cell.seconds / cell.n / cell.repeats),
+            "–" if cell.tokens_per_pass is None else number(cell.tokens_per_pass),
+            f"{cell.n}",
+        ]
         for cell in results.cells
         if cell.n and cell.seconds
     ]
     measured = "" if run is None else bench_tables(run / LATENCY_FILE)
     where = f"on {html_text(results.device)} with {results.threads} threads"
     hint = "" if measured else "; <code>di4c bench-latency</code> measures it properly"
-    wall = html_table(["model", "sampling", "ms per sample", "samples"], rows)
+    wall = html_table(["model", "sampling", "ms per sample", "tokens per forward pass", "samples"], rows)
     wall += f'<p class="soft">Wall time of this evaluation, scoring included, {where}{hint}.</p>'
     if measured:
         wall = f"<details><summary>Wall time of this evaluation</summary>{wall}</details>"
@@ -70,6 +76,7 @@ def _side(result: dict[str, Any], name: str, side: dict[str, Any]) -> dict[str, 
         "p95": f"{side['p95']:.4f}",
         "decoding": f"{side.get('decoding', 0):.1%}",
         "samples/s": number(float(side["samples_per_second"])),
+        "tokens/pass": number(float(side["tokens_per_pass"])) if "tokens_per_pass" in side else "–",
         "peak MB": "–" if memory is None else f"{memory:.0f}",
     }
 

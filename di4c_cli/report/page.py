@@ -18,7 +18,9 @@ from di4c_cli.report.table import METRIC_NAMES
 def page(results: Results, folder: Path, run: Path | None = None) -> str:
     """The page of an evaluation in `folder`; `run` adds recipe and training curves."""
     title = html_text(results.title)
-    headline = "".join(f'<p class="headline">{html_text(line)}</p>' for line in sentences(results))
+    ratios = sentences(results)
+    headline = "".join(f'<p class="headline">{html_text(line)}</p>' for line in results.headline or ratios)
+    below = "".join(f'<p class="soft">{html_text(line)}</p>' for line in ratios if results.headline)
     notes = "".join(f"<li>{html_text(note)}</li>" for note in _notes(results))
     style = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
     first = results.cells[0]
@@ -29,7 +31,9 @@ def page(results: Results, folder: Path, run: Path | None = None) -> str:
         f'<p class="soft">Protocol {html_text(results.protocol)}; {first.n} samples per cell, seed {first.seed}'
         f"{repeated}; {instruments}; {html_text(results.created[:10])}</p>",
         headline,
+        sections.picture(results.comparison, folder, "teacher and student side by side"),
         sections.quality(results),
+        below,
         f"<h3>Notes</h3><ul>{notes}</ul>" if notes else "",
         sections.samples(results, folder),
         latency(results, run),
@@ -73,6 +77,7 @@ def write_all(results: Results, out: Path, run: Path | None = None) -> list[Path
         paths.append(out / "quality.png")
         heading = f"{results.title}, n = {max(cell.n for cell in results.cells)}"
         files.write_bytes(paths[-1], as_png(main_chart(results), heading))
+    paths += [out / results.comparison] if results.comparison else []
     return [*paths, write_page(results, out, run)]
 
 

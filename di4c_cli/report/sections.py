@@ -118,14 +118,20 @@ def samples(results: Results, folder: Path) -> str:
 def _pictures(cells: list[Cell], folder: Path) -> str:
     out = []
     for cell in cells:
-        path = folder / cell.picture
-        # the name comes from a file and must not lead out of the folder
-        if path.is_file() and real_path(path).is_relative_to(real_path(folder)):
-            data = base64.b64encode(read_bytes(path, MAX_PICTURE_BYTES, "picture")).decode()
-            name = html_text(f"{cell.row}, {cell.column}")
-            image = f'<img alt="samples of {name}" src="data:image/png;base64,{data}">'
-            out.append(f"<figure><figcaption>{name}</figcaption>{image}</figure>")
+        name = f"{cell.row}, {cell.column}"
+        image = picture(cell.picture, folder, f"samples of {name}")
+        out.append(f"<figure><figcaption>{html_text(name)}</figcaption>{image}</figure>" if image else "")
     return "".join(out)
+
+
+def picture(name: str, folder: Path, alt: str) -> str:
+    """A PNG file of the folder inside the page; empty if there is none."""
+    path = folder / name
+    # the name comes from a file and must not lead out of the folder
+    if not name or not path.is_file() or not real_path(path).is_relative_to(real_path(folder)):
+        return ""
+    data = base64.b64encode(read_bytes(path, MAX_PICTURE_BYTES, "picture")).decode()
+    return f'<img alt="{html_text(alt)}" src="data:image/png;base64,{data}">'
 
 
 def _texts(cells: list[Cell]) -> str:

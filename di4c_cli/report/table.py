@@ -139,8 +139,15 @@ def _several(results: Results, spec: Cell | CellSpec, metrics: list[str]) -> str
 
 
 def overview(results: Results) -> PrintedTable:
-    """All figures of all cells."""
-    return _lines(results, results.cells, results.metrics)
+    """All figures of all cells, and the tokens per forward pass of those that were sampled."""
+    table = _lines(results, results.cells, results.metrics)
+    rates = [cell.tokens_per_pass for cell in results.cells]
+    if None in rates:
+        return table
+    table.header.append("tokens/pass")
+    for row, rate in zip(table.rows, rates):
+        row.append(number(rate or 0))
+    return table
 
 
 def interval_text(figure: Figure | None, digits: int = 3) -> str:

@@ -16,20 +16,24 @@ GUMBEL_SCALE_AT_START = 4.5
 """Gumbel scale of the confidence sampler at t = 1 (section mg-sampling)."""
 
 
-def maskgit_step(predictor: Predictor, x_t: Tensor, t: Tensor, count: Tensor, noise: Noise) -> Tensor:
-    """x_t `(B, D)` -> x_s at times t `(B,)`; sample i reveals `count[i]` positions with a fresh λ."""
+def maskgit_step(
+    predictor: Predictor, x_t: Tensor, t: Tensor, count: Tensor, noise: Noise, block: Tensor | None = None
+) -> Tensor:
+    """x_t `(B, D)` -> x_s at times t `(B,)`; sample i reveals `count[i]` positions (of `block`) with a fresh λ."""
     active = (count > 0).nonzero().squeeze(1)
     if len(active) == 0:
         return x_t
     length = x_t.shape[1]
-    prediction = predictor(x_t, t, noise, active, predictor.process.unknown(x_t[active]))
+    unknown = predictor.process.unknown(x_t)
+    unknown = (unknown if block is None else unknown & block)[active]
+    prediction = predictor(x_t, t, noise, active, unknown)
     value = noise.uniform("value", length)[active]
     gumbel = noise.gumbel("order", length)[active]
     scale = gumbel_scale(t, predictor.plan.steps)[active]
     published = RowNoise(noise.of(active), length)
     chunks = HeadChunks.of(predictor, published if predictor.plan.dtype == "float32" else None)
     x_s = x_t.clone()
-    x_s[active] = confidence_step(prediction, x_t[active], count[active], scale, value, gumbel, chunks)
+    x_s[active] = confidence_step(prediction, x_t[active], count[active], scale, value, gumbel, chunks, unknown)
     return x_s
 
 
@@ -41,15 +45,17 @@ def confidence_step(
     value: Tensor,
     gumbel: Tensor,
     chunks: HeadChunks | None = None,
+    unknown: Tensor | None = None,
 ) -> Tensor:
     """x_t `(B, D)` -> x_s `(B, *many, D)`: each sample reveals its `count` (B,) most confident masked positions.
 
     conf(d) = log p(x̃0^d | xt) + c_gb ε^d with c_gb = `scale` (B,), ε = `gumbel` (B, *many, D) standard Gumbel
     numbers, x̃0 drawn from `value` (B, *many, D) uniforms. `many` draws share one prediction. A count above the
-    number of masked positions reveals them all. `gumbel_scale` and `counts_between` give the paper's scale and count.
+    number of masked positions reveals them all; `unknown` (B, D) may be a part of them. `gumbel_scale` and
+    `counts_between` give the paper's scale and count.
     """
     batch, length = x_t.shape
-    unknown = prediction.process.unknown(x_t)
+    unknown = prediction.process.unknown(x_t) if unknown is None else unknown
     b, d = unknown.nonzero(as_tuple=True)
     uniform, noise = (a.reshape(batch, -1, length).transpose(1, 2) for a in (value, gumbel))  # (B, D, many)
     drawn, log_p = (chunks or HeadChunks()).confident(prediction, b, d, uniform[b, d])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -45,37 +46,47 @@ def sample_batch(
     plan.check_inputs(denoiser, label, given, teacher)
     noise = Noise(noise.seed, noise.index, noise.stream, denoiser.device)
     label, given = (None if a is None else a.to(denoiser.device) for a in (label, given))
-    process, times = denoiser.process, plan.times()
-    student = Predictor(denoiser, plan, label)
-    helper = student if teacher is None else Predictor(teacher, plan, label)
-
+    process = denoiser.process
     length = denoiser.length if given is None else given.shape[1]
     start = noise.at("start")
     x = hold(given, process.prior(start.uniform("prior", length)), process, 1.0, start)
-    counts = None
-    if plan.sampler == "confidence" and isinstance(process, Masked):
-        counts = reveal_counts(process, plan.steps, process.unknown(x).sum(1))
+    free = process.unknown(x)
+    blocks = plan.blocks(free.sum(1))
+    times, steps = plan.times(blocks), plan.steps // blocks
+    student = Predictor(denoiser, replace(plan, steps=steps), label)
+    helper = student if teacher is None else Predictor(teacher, student.plan, label)
     with _precision(denoiser.device, plan):
-        for i in range(plan.steps, 0, -1):  # from t_i to t_{i-1}
-            own = noise.at("step", i)
-            predictor = (helper if i <= plan.hybrid else student).at(times[i])
+        for step in range(plan.steps, 0, -1):
+            left, i = (step - 1) // steps, (step - 1) % steps + 1  # blocks after this one; from t_i to t_{i-1}
+            if i == steps:
+                block = None if plan.block is None else in_block(free, plan.block, blocks - left - 1)
+                counts = None
+                if plan.sampler == "confidence" and isinstance(process, Masked):
+                    counts = reveal_counts(process, steps, (free if block is None else block).sum(1))
+            own = noise.at("step", step)
+            predictor = (helper if step <= plan.hybrid else student).at(times[i], left, blocks)
             t, s = (all_at(value, noise) for value in (times[i], times[i - 1]))
-            for k in range(plan.corrector if i <= CORRECTED_STEPS else 0):
-                correction = noise.at("step", i, "corrector", k)
+            for k in range(plan.corrector if step <= CORRECTED_STEPS else 0):
+                correction = noise.at("step", step, "corrector", k)
                 x = corrector_step(predictor, x, t, plan.corrector_step, correction)
                 x = hold(given, x, process, times[i], correction)
             if i == 1 and plan.last == "argmax":
-                x = argmax_step(predictor, x, t, own)
+                x = argmax_step(predictor, x, t, own, block)
             elif counts is not None:
-                x = maskgit_step(predictor, x, t, counts[plan.steps - i], own)
+                x = maskgit_step(predictor, x, t, counts[steps - i], own, block)
             elif plan.sampler == "tau-leaping":
                 x = tau_step(predictor, x, t, s, own)
             else:
-                x = analytical_step(predictor, x, t, s, own)
+                x = analytical_step(predictor, x, t, s, own, block)
             x = hold(given, x, process, times[i - 1], own)
             if on_step is not None:
-                on_step(i - 1, times[i - 1], x)
+                on_step(step - 1, (left + times[i - 1]) / blocks, x)
     return x
+
+
+def in_block(free: Tensor, size: int, number: int) -> Tensor:
+    """The free positions (B, D) of block `number`, counted from the left; a block has `size` free positions."""
+    return free & ((free.cumsum(1) - 1) // size == number)
 
 
 def _precision(device: torch.device, plan: SamplingPlan) -> AbstractContextManager[Any]:
@@ -110,8 +121,9 @@ def sample_many(
     teacher: Denoiser | None = None,
     on_step: OnStep | None = None,
     advance: Callable[[int], None] = lambda count: None,
+    numbers: Sequence[int] | None = None,
 ) -> Tensor:
-    """`(n, D)` on the CPU: samples number `first` … of `seed`, `batch_size` at a time.
+    """`(n, D)` on the CPU: samples number `first` …, or those of `numbers`, of `seed`, `batch_size` at a time.
 
     `label` is one for all or one per sample, `given` `(D,)` for all or `(n, D)`. `advance` is called with the size of
     each finished batch.
@@ -121,11 +133,14 @@ def sample_many(
     labels = None if labels is None else labels.expand(n)
     length = denoiser.length if given is None else int(given.shape[-1])
     rows = None if given is None else given.expand(n, length)
+    if rows is not None and plan.block is not None:
+        plan.blocks((rows < 0).sum(1))  # whether they fit together must not depend on the batch size
     size = batch_size or plan.batch_size(length)
     parts = [torch.empty(0, length, dtype=torch.long)]
+    numbers = range(first, first + n) if numbers is None else numbers
     for start in range(0, n, size):
         part = slice(start, min(start + size, n))
-        noise = Noise(seed, range(first + part.start, first + part.stop), device=denoiser.device)
+        noise = Noise(seed, numbers[part], device=denoiser.device)
         own_label, own_given = (None if a is None else a[part] for a in (labels, rows))
         parts.append(sample_batch(denoiser, plan, noise, own_label, own_given, teacher, on_step).cpu())
         advance(len(noise))

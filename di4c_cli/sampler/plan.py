@@ -49,6 +49,7 @@ RANGES: dict[str, tuple[Callable[[float], bool], str, str]] = {
     ),
     "corrector_step": (lambda v: 0 < v <= 1, "Corrector step {} is impossible.", "Use a size in (0, 1]."),
     "tile": (lambda v: 0 <= v <= MAX_TILE, "A tile of {} samples is impossible.", f"Use --tile 0 to {MAX_TILE}."),
+    "block": (lambda v: v >= 1, "Blocks of {} positions are impossible.", "Use --block 1 or more."),
     "head_rows": (lambda v: v >= 1, "The head needs at least one row, not {}.", "Leave head_rows out."),
 }
 """For each number the test of its range, what to say if it fails, and what to do then."""
@@ -80,7 +81,8 @@ class SamplingPlan:
     float64 is exact; float32 is the published 32-bit Gumbel draw for masked processes and a 32-bit running sum for
     the others. `tile` samples go through the network at a time and at most `head_rows` rows through its head, so
     that a sample's bits do not depend on the batch (see `sampler.tiles`); `tile = 0` runs the batch as it comes.
-    `precision` is that of the network: fp32 (on CUDA with TF32 products unless these are disallowed) or bf16.
+    `precision` is that of the network: fp32 (on CUDA with TF32 products unless these are disallowed) or bf16. With
+    `block` the free positions are filled in blocks of that many from left to right, which divide the steps equally.
     """
 
     steps: int = 4
@@ -98,6 +100,7 @@ class SamplingPlan:
     tile: int = 16
     head_rows: int = 1024
     precision: str = "fp32"
+    block: int | None = None
 
     def __post_init__(self) -> None:
         check_ranges(asdict(self))
@@ -146,6 +149,12 @@ class SamplingPlan:
             raise UserError("τ-leaping needs a Gaussian or uniform process.", "Use --sampler analytical.")
         if self.corrector and masked:
             raise UserError("Corrector steps need a Gaussian or uniform process.", "Use --corrector 0.")
+        if self.block and not masked:
+            raise UserError("Blocks need a masked process.", "Leave --block out.")
+        if self.block and self.hybrid:
+            raise UserError("Blocks and a hand-off to the teacher exclude each other.", "Use --hybrid 0 with --block.")
+        if self.block and self.dtype == "float32" and self.sampler == "analytical":
+            raise UserError("Blocks are drawn in float64 only.", "Leave --sample-dtype out.")
         if self.dtype == "float32" and (self.corrector or self.sampler == "tau-leaping"):
             raise UserError("Poisson jumps are drawn in float64 only.", "Leave --sample-dtype out.")
         if self.guidance and not denoiser.labels:
@@ -166,14 +175,33 @@ class SamplingPlan:
                 raise UserError(f"Label {wrong} is out of range.", f"Labels go from 0 to {labels - 1}.")
         if given is not None and not -1 <= int(given.min()) <= int(given.max()) < denoiser.symbols:
             raise UserError(f"A given symbol is outside 0 to {denoiser.symbols - 1}.", "Use -1 where free.")
+        if self.block is not None:
+            self.blocks(denoiser.length if given is None else (given < 0).sum(-1))
         if self.hybrid and teacher is None:
             raise UserError("A hybrid needs the teacher.", "Name it with --teacher, or use --hybrid 0.")
         if self.hybrid and teacher is not None and teacher.process.config != denoiser.process.config:
             raise UserError("Teacher and student have different processes.", "Use the student's own teacher.")
 
-    def times(self) -> list[float]:
-        """t_0 = 0 < … < t_N = 1 of this plan."""
-        return times(self.steps, self.grid, self.handoff_time)
+    def blocks(self, free: int | Tensor) -> int:
+        """Number of blocks for samples with that many `free` positions each; 1 without blocks.
+
+        Rejects samples with different numbers of them and steps that do not divide equally.
+        """
+        if self.block is None:
+            return 1
+        few, most = (free, free) if isinstance(free, int) else (int(free.min()), int(free.max()))
+        if few != most:
+            problem = f"Samples with {few} and with {most} free positions have different blocks."
+            raise UserError(problem, "Sample them one after the other.")
+        count = max(1, -(-most // self.block))
+        if self.steps % count:
+            problem = f"{self.steps} steps cannot be divided over {count} blocks of {self.block} positions."
+            raise UserError(problem, f"Use --steps {max(1, round(self.steps / count)) * count}.")
+        return count
+
+    def times(self, blocks: int = 1) -> list[float]:
+        """t_0 = 0 < … < t_N = 1 of this plan, or of each of its blocks."""
+        return times(self.steps // blocks, self.grid, self.handoff_time)
 
     def batch_size(self, length: int) -> int:
         """Samples per batch unless a size is given: whole tiles, at most `MAX_SYMBOLS` symbols."""
@@ -183,6 +211,7 @@ class SamplingPlan:
     def settings(self) -> dict[str, Any]:
         """The plan as every result records it; options that are off are left out."""
         off: dict[str, Any] = {"guidance": 0.0, "temperature": 1.0, "top_p": 1.0, "hybrid": 0, "handoff_time": None}
+        off["block"] = None
         off["precision"] = "fp32"
         off |= {"corrector": 0} if self.corrector else {"corrector": 0, "corrector_step": self.corrector_step}
         return {key: value for key, value in asdict(self).items() if key not in off or off[key] != value}

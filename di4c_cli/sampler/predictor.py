@@ -19,9 +19,14 @@ class Predictor:
         self.denoiser, self.plan, self.label = denoiser, plan, label
         self.process = denoiser.process
         self.guided = label is not None and plan.guidance != 0
+        self.left, self.blocks = 0, 1
 
-    def at(self, time: float) -> Predictor:
-        """The same predictor for a step from `time`: guidance has no weight at t = 1, unless that is the only step."""
+    def at(self, time: float, left: int = 0, blocks: int = 1) -> Predictor:
+        """The same predictor for a step from `time` of a block with `left` of all `blocks` after it.
+
+        Guidance has no weight at t = 1, unless that is the only step.
+        """
+        self.left, self.blocks = left, blocks
         weight = self.plan.guidance * (1 - time) if self.plan.steps > 1 else self.plan.guidance
         self.guided = self.label is not None and weight != 0
         return self
@@ -32,9 +37,12 @@ class Predictor:
         """p(x0|xt; λ) for x_t `(B, D)` at times t `(B,)`, or for the samples `only` (k,) of that batch.
 
         `wanted` (k, D) marks the only positions that are used later. λ is drawn once per sample and call, from
-        the stream of `noise`; both guidance branches share it.
+        the stream of `noise`; both guidance branches share it. The network's time is that of the whole sample, of which
+        the later blocks are masked.
         """
-        label = self.label
+        label, of_block = self.label, t
+        if self.blocks > 1:
+            t = (self.left + t) / self.blocks
         lam = self.denoiser.draw_latent(noise, "latent", x_t, t, label)
         if only is not None:
             x_t, t = x_t[only], t[only]
@@ -43,7 +51,7 @@ class Predictor:
         tiles = {"tile": self.plan.tile, "head_rows": self.plan.head_rows}
         prediction = predict(self.denoiser, x_t, t, label, lam, **tiles, wanted=wanted)
         if label is not None and self.guided:
-            weight = guidance_weight(self.plan.guidance, t, self.plan.steps)
+            weight = guidance_weight(self.plan.guidance, of_block if only is None else of_block[only], self.plan.steps)
             without = predict(self.denoiser, x_t, t, torch.full_like(label, -1), lam, **tiles, wanted=wanted)
             prediction = GuidedPrediction(prediction, without, weight)
         if self.plan.temperature != 1 or self.plan.top_p != 1:

@@ -13,12 +13,20 @@ from di4c_cli.sampler.draws import ChunkedDraw, HeadChunks, PublishedDraw
 from di4c_cli.sampler.predictor import Predictor
 
 
-def analytical_step(predictor: Predictor, x_t: Tensor, t: Tensor, s: Tensor, noise: Noise) -> Tensor:
-    """x_t `(B, D)` -> x_s ~ p_{s|t}(·|x_t; λ) with a fresh λ, for times t > s `(B,)`; draws from `noise`."""
+def analytical_step(
+    predictor: Predictor, x_t: Tensor, t: Tensor, s: Tensor, noise: Noise, block: Tensor | None = None
+) -> Tensor:
+    """x_t `(B, D)` -> x_s ~ p_{s|t}(·|x_t; λ) with a fresh λ, for times t > s `(B,)`; draws from `noise`.
+
+    Of a masked process only the positions of `block` (B, D) are revealed.
+    """
     process, length = predictor.process, x_t.shape[1]
     if process.mask is not None:
         kind = PublishedDraw if predictor.plan.dtype == "float32" else ChunkedDraw
-        uniform = torch.stack((noise.uniform("reveal", length), noise.uniform("value", length)), -1)
+        choose = noise.uniform("reveal", length)
+        if block is not None:
+            choose = choose.masked_fill(~block, 1.0)  # never below a probability
+        uniform = torch.stack((choose, noise.uniform("value", length)), -1)
         return process.step(kind(predictor, x_t, t, noise), x_t, t, s, uniform)
 
     def step(draw: SymbolDraw, own: Noise, x_t: Tensor, t: Tensor, s: Tensor) -> Tensor:
@@ -49,9 +57,11 @@ def in_tiles(
     return torch.cat(parts)
 
 
-def argmax_step(predictor: Predictor, x_t: Tensor, t: Tensor, noise: Noise) -> Tensor:
-    """x_0 = arg max p(·|x_t; λ) at every unknown position: the published last step for pixels."""
+def argmax_step(predictor: Predictor, x_t: Tensor, t: Tensor, noise: Noise, block: Tensor | None = None) -> Tensor:
+    """x_0 = arg max p(·|x_t; λ) at every unknown position (of `block`): the published last step for pixels."""
     unknown = predictor.process.unknown(x_t)
+    if block is not None:
+        unknown = unknown & block
     b, d = unknown.nonzero(as_tuple=True)
     if len(b) == 0:
         return x_t

@@ -74,6 +74,7 @@ def predict(
     `wanted` (B, D) marks the only positions that are used later. With a tile of one the transformers skip the
     others, whose hidden states are then zeros.
     """
+    denoiser.passes += len(x_t)
     if tile == 0:
         return denoiser.predict(x_t, t, label, lam)
     network = denoiser.network.eval()

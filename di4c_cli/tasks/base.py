@@ -32,6 +32,7 @@ class ToyTask(ABC):
     name: str
     figures: tuple[str, ...]
     """Figures of the task's protocol; the first is the main one."""
+    class_names: tuple[str, ...] = ()
     diversity: str
     """The figure that measures diversity beside the main figure."""
     eval_steps: tuple[int, ...]
@@ -40,7 +41,7 @@ class ToyTask(ABC):
     protocol_steps: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
     """Step counts of the protocol that has the task's name."""
     steps_saved_samples: int
-    """Samples of each cell and repeat of the protocol `tiny-speedup`."""
+    """Samples of each cell and repeat of the protocol `steps-saved`."""
 
     @cached_property
     def data(self) -> TaskData:

@@ -4,5 +4,5 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-TaskName = Literal["tiny-digits", "tiny-pixels", "tiny-vq", "tiny-text"]
+TaskName = Literal["fashion", "digits", "pixels", "words"]
 TASK_NAMES: tuple[TaskName, ...] = get_args(TaskName)

@@ -1,4 +1,4 @@
-"""tiny-digits: handwritten digits of 8×8 pixels with eight grey levels, masked diffusion, ten classes."""
+"""digits: handwritten digits of 8×8 pixels with eight grey levels, masked diffusion, ten classes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def load_digits(levels: int) -> TaskData:
 class DigitsTask(ImageTask):
     """The digits at eight grey levels."""
 
-    name = "tiny-digits"
+    name = "digits"
+    class_names = tuple("0123456789")
     levels = 8
     classifier_name, image_side = "digits-classifier", 8
     eval_steps, eval_samples = (1, 2, 4, 8), 1000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from di4c_cli.embedded import ask_name
 from di4c_cli.errors import UserError
 from di4c_cli.model import Model
 from di4c_cli.tasks.base import ToyTask
@@ -10,11 +11,12 @@ from di4c_cli.tasks.pixels import PixelsTask
 from di4c_cli.tasks.text import TextTask
 from di4c_cli.tasks.vq import VqTask
 
-TASKS: dict[str, ToyTask] = {task.name: task for task in (DigitsTask(), PixelsTask(), VqTask(), TextTask())}
+TASKS: dict[str, ToyTask] = {task.name: task for task in (VqTask(), DigitsTask(), PixelsTask(), TextTask())}
 
 
 def get_task(name: str) -> ToyTask:
     """A task by name."""
+    name = ask_name(name)
     if name not in TASKS:
         raise UserError(f"There is no toy task '{name}'.", f"Choose one of {', '.join(TASKS)}.")
     return TASKS[name]

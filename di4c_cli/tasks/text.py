@@ -1,4 +1,4 @@
-"""tiny-text: windows of 16 words from presidential addresses, masked diffusion, judged by a character model."""
+"""words: windows of 16 words from presidential addresses, masked diffusion, judged by a character model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TRAIN_STRIDE, HELD_OUT_STRIDE = 1, 4
 class TextTask(ToyTask):
     """Words and punctuation marks, all among the 1500 most frequent ones."""
 
-    name = "tiny-text"
+    name = "words"
     figures = ("bits_per_char", "entropy", "distinct")
     diversity = "entropy"
     eval_steps, eval_samples = (1, 2, 4, 8, 16), 500

@@ -1,4 +1,4 @@
-"""tiny-vq: Fashion-MNIST as 7×7 codes of a small VQGAN, masked diffusion, ten classes."""
+"""fashion: Fashion-MNIST as 7×7 codes of a small VQGAN, masked diffusion, ten classes."""
 
 from __future__ import annotations
 
@@ -16,9 +16,13 @@ VQGAN_FILE = "fashion-vqgan.safetensors"
 class VqTask(ImageTask):
     """The codes of a VQGAN's images."""
 
-    name = "tiny-vq"
+    name = "fashion"
+    class_names = (
+        *("T-shirt", "trouser", "pullover", "dress", "coat"),
+        *("sandal", "shirt", "sneaker", "bag", "ankle boot"),
+    )
     classifier_name, image_side = "fashion-classifier", 28
-    eval_steps, eval_samples = (1, 2, 4, 8), 500
+    eval_steps, eval_samples = (1, 2, 4, 8), 1000
     steps_saved_samples = 1000
 
     def load_data(self) -> TaskData:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from di4c_cli import hub, recipe_file
+from di4c_cli.embedded import current_name
 from di4c_cli.errors import UserError
 from di4c_cli.printable import printable
 from di4c_cli.teacher import plugins, registry
@@ -76,9 +77,11 @@ def _read_files(source: ModelFiles, options: LoadOptions) -> Bundle:
 
 def recipe_for(ref: str) -> str:
     """The recipe that distils a reference: that of its registry entry, of its own provenance, or of its format."""
-    if registry.known(ref):
-        return registry.entries()[ref.partition("@")[0]].recipe
+    entry = registry.find_entry(ref)
+    if entry is not None:
+        return entry.recipe
     recipe = None if ref in plugins.points() else _recipe_of_files(ref)
+    recipe = None if recipe is None else current_name(recipe)
     if recipe not in recipe_file.names():
         hint = "Name one with --recipe; `di4c recipes` lists them."
         raise UserError(f"There is no recipe of its own for the teacher '{ref}'.", hint)

@@ -38,6 +38,8 @@ class LoadOptions:
     """Path of a tokenizer.json for a text model."""
     base: str | None = None
     """The teacher whose weights an adapter changes, if di4c cannot find it."""
+    adapters: bool = True
+    """False for the base of an adapter, which must be a whole model."""
     offline: bool = False
 
     def __post_init__(self) -> None:

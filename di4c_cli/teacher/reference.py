@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from di4c_cli import files, hub
+from di4c_cli import embedded, files, hub
 from di4c_cli.config import ADAPTER_FILES, ModelConfig
 from di4c_cli.errors import UserError
+from di4c_cli.foreign.regular import is_plain_name
 from di4c_cli.limits import read_config
 from di4c_cli.teacher import plugins, registry
 from di4c_cli.teacher.bundle import LoadOptions
@@ -19,8 +20,8 @@ WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.b
 
 def find(ref: str, options: LoadOptions) -> ModelFiles:
     """The files behind a reference, fetched if necessary. Names come before paths; `./name` is a path."""
-    name, _, revision = ref.partition("@")
-    entry = registry.entries().get(name)
+    name, _, revision = embedded.ask_name(ref).partition("@")
+    entry = registry.find_entry(name)
     if entry is not None and entry.source == "local" and not Path(ref).exists():
         raise UserError(f"'{name}' is not on the Hub: {entry.where}.", "Download it and name the file.")
     if entry is not None and entry.source == "embedded":
@@ -90,7 +91,7 @@ def _fetch_shards(fetcher: hub.Fetcher) -> None:
     for tree in ModelFiles("", [path for path in fetcher.files if path.name.endswith(".index.json")]).trees:
         listed = tree.get("weight_map")
         for name in sorted({str(name) for name in listed.values()} if isinstance(listed, dict) else [])[:MAX_FILES]:
-            if Path(name).name != name:
+            if not is_plain_name(name):
                 raise UserError(f"The index of {fetcher.repo} lists {name!r}, not a plain name.", "Fetch it again.")
             fetcher.get(name)
 
@@ -132,7 +133,7 @@ class RemoteModel:
 def remote(ref: str) -> RemoteModel | None:
     """The Hub's files behind a reference, in the order in which `find` looks; None for what is elsewhere."""
     name, _, revision = ref.partition("@")
-    entry = registry.entries().get(name)
+    entry = registry.find_entry(name)
     if entry is not None and entry.source != "hub":
         return None
     if entry is not None:

@@ -33,6 +33,7 @@ class Entry(BaseModel):
     where: str = Field("", description="for what is not on the Hub: where its authors publish it")
     architecture: str | None = Field(None, description="a name of architectures.yaml")
     parameters: int | None = Field(None, description="number of weights, if the network has no name there")
+    weight_bytes: int = Field(4, description="of one weight in the published file")
     options: dict[str, Any] = Field(default_factory=dict, description="what the files do not record")
 
     @property
@@ -50,18 +51,18 @@ class Entry(BaseModel):
     @property
     def folder(self) -> Path:
         """The folder of an embedded model."""
-        kind = "student" if self.name.endswith("-student") else "teacher"
-        return embedded.model(self.name.removesuffix("-student"), kind)
+        task, _, kind = self.name.partition("-")
+        return embedded.model(task, kind or "teacher")
 
     @property
     def megabytes(self) -> float | None:
-        """Size of the weights: on disk for embedded ones, in float32 for the others."""
+        """Size of the weights on disk."""
         if self.source == "embedded":
             weights = self.folder / "model.safetensors"
             return weights.stat().st_size / 1e6 if weights.is_file() else None
         known = None if self.architecture is None else architecture(self.architecture).parameters
         count = self.parameters or known
-        return None if count is None else 4 * count / 1e6
+        return None if count is None else self.weight_bytes * count / 1e6
 
 
 def _expand(tree: dict[str, Any]) -> list[Entry]:
@@ -84,9 +85,14 @@ def entries() -> dict[str, Entry]:
     return dict(sorted(found.items(), key=lambda item: order.index(item[1].source)))
 
 
+def find_entry(ref: str) -> Entry | None:
+    """The entry of a name, with or without a revision; names of version 0.1 are understood."""
+    return entries().get(embedded.current_name(ref.partition("@")[0]))
+
+
 def published_config(ref: str) -> ModelConfig | None:
     """The configuration that a teacher of the registry has once it is fetched; None where it is not known."""
-    entry = entries().get(ref.partition("@")[0])
+    entry = find_entry(ref)
     if entry is None or entry.architecture is None:
         return None
     settings = architecture(entry.architecture).model_dump(exclude={"parameters"})
@@ -102,4 +108,4 @@ def unknown(ref: str, more: list[str], kinds: str = "name, folder, file or Hub i
 
 def known(ref: str) -> bool:
     """Whether a reference is a name of the registry, with or without a revision."""
-    return ref.partition("@")[0] in entries()
+    return find_entry(ref) is not None

@@ -21,16 +21,17 @@ from di4c_cli.errors import Di4cError
 from di4c_cli.memory import peak_memory
 from di4c_cli.methods.di4c_config import Di4CConfig
 from di4c_cli.model import Model, load
+from di4c_cli.network.lora import halve_frozen
 from di4c_cli.recipe import Recipe
 from di4c_cli.teacher.reference import remote
 from di4c_cli.teacher.registry import published_config
-from di4c_cli.training.estimate import Memory, available, count, estimate
+from di4c_cli.training.estimate import Memory, available, count, estimate, step_flops
 from di4c_cli.training.loop import RunContext, TrainingLoop
 from di4c_cli.training.plan import BatchPlan, recipe_plan
 from di4c_cli.training.processes import StopRequest, make_accelerator
 from di4c_cli.training.round_data import data_spec, pool_size
 from di4c_cli.training.run_folder import RunFolder
-from di4c_cli.training.student_init import build_method, method_on_meta, new_student, student_config
+from di4c_cli.training.student_init import adapter_student, build_method, new_student, student_config
 
 TIMED_SAMPLES = 16
 """Teacher samples that are drawn to estimate the time of the whole pool."""
@@ -47,6 +48,7 @@ class Preview:
     data: str = ""
     parameters: dict[str, int] = field(default_factory=dict)
     memory: dict[str, int] = field(default_factory=dict)
+    flops: int | None = None
     seconds_per_step: float | None = None
     measured: str = ""
     total_seconds: float | None = None
@@ -85,8 +87,8 @@ def preview(recipe: Recipe, out: Path, processes: int, device: str | None, measu
     found.parameters = {"teacher": count(build_on_meta(config)), "student": count(build_on_meta(student))}
     memory = estimate(student, config, recipe, plan)
     found.memory = asdict(memory) | {"total": memory.total}
-    trained = count(method_on_meta(recipe, student, config))
-    found.files = _files(recipe, out, found.parameters["student"], trained)
+    found.flops = step_flops(config, recipe, plan)
+    found.files = _files(recipe, out, memory)
     if measure:
         _measure(recipe, model, memory, device, plan, found)
     return found
@@ -108,12 +110,12 @@ def _teacher(recipe: Recipe, found: Preview) -> tuple[Model | None, ModelConfig 
     return None, published_config(recipe.teacher) or (None if far is None else far.config())
 
 
-def _files(recipe: Recipe, out: Path, parameters: int, trained: int) -> dict[str, int | None]:
+def _files(recipe: Recipe, out: Path, memory: Memory) -> dict[str, int | None]:
     """The files that would be written, with their sizes in bytes where these are known.
 
-    A checkpoint holds what is trained, two moments of it, and the averaged student.
+    A student's folder holds what its average holds; a checkpoint that, what is trained, and two moments of it.
     """
-    weights, checkpoint = 4 * parameters, 4 * (3 * trained + parameters)
+    weights, checkpoint = memory.ema, 3 * memory.optimizer // 2 + memory.ema
     written: dict[str, int | None] = {
         "recipe.yaml": len(recipe_file.dump(recipe)),
         "metrics.jsonl": None,
@@ -167,9 +169,15 @@ def _measure(
 
 def trial_loop(recipe: Recipe, model: Model, accelerator: Accelerator) -> TrainingLoop:
     """The training loop of a recipe on random symbols; it writes nothing."""
-    config = student_config(model, recipe, 1)
-    teacher = copy.deepcopy(model.denoiser).to(accelerator.device) if recipe.method.needs_teacher else None
-    method = build_method(recipe, new_student(model, config, recipe, 1), teacher, 1)
+    config, teacher = student_config(model, recipe, 1), model.denoiser
+    if config.adapter is None:
+        student, teacher = new_student(model, config, recipe, 1), copy.deepcopy(teacher)
+    else:
+        student = adapter_student(teacher, config, recipe, 1)
+        if config.adapter.base_precision == "bf16":
+            halve_frozen(student.network)
+    frozen = teacher.to(accelerator.device) if recipe.method.needs_teacher else None
+    method = build_method(recipe, student, frozen, 1)
     context = RunContext(
         Path(), None, StopRequest(loud=False), lambda row: None, lambda step, tensors: None, lambda text: None
     )

@@ -16,7 +16,9 @@ from di4c_cli.build import build_on_meta
 from di4c_cli.config import ModelConfig
 from di4c_cli.denoiser import Denoiser
 from di4c_cli.errors import UserError
+from di4c_cli.latent.injection import ConditionedTransformer
 from di4c_cli.memory import gpu_memory, physical_memory
+from di4c_cli.methods.di4c_config import Di4CConfig
 from di4c_cli.network.lora import targets
 from di4c_cli.network.lora_config import AdapterConfig
 from di4c_cli.recipe import Recipe
@@ -191,6 +193,10 @@ def estimate(config: ModelConfig, teacher: ModelConfig, recipe: Recipe, plan: Ba
         weights += _adapter_size(method.student.network, adapter) * FLOAT32_BYTES
     sequences = plan.micro * recipe.method.predictions_per_sample // plan.group
     casts = weights // 2 if recipe.training.precision != "fp32" else 0
+    if casts and adapter is not None and adapter.base_precision == "fp32":
+        # autocast converts a frozen weight in every pass, and the graph keeps the copy
+        copies = 2 * _linear_size(method.student.network) * recipe.method.graphs_at_once
+        casts += copies // (_blocks(method.student.network) if recipe.training.activation_checkpointing else 1)
     activations = activation_bytes(denoiser, recipe, sequences, gpu is not None)
     loss = loss_bytes(denoiser, recipe, plan.micro, gpu)
     kept = plan.passes > 1 or plan.processes > 1  # summed over passes, or copied for the exchange
@@ -209,6 +215,26 @@ def _adapter_size(network: nn.Module, adapter: AdapterConfig) -> int:
     """Weights of the matrices A and B."""
     weights = (network.get_parameter(f"{name}.weight") for name in targets(network, adapter))
     return adapter.rank * sum(sum(weight.shape) for weight in weights)
+
+
+def _linear_size(network: nn.Module) -> int:
+    """Weights of the linear layers; λ has next to none of them."""
+    return sum(layer.weight.numel() for layer in network.modules() if isinstance(layer, nn.Linear))
+
+
+def step_flops(teacher: ModelConfig, recipe: Recipe, plan: BatchPlan) -> int | None:
+    """Of one process's step of Di4C with a transformer, attention not counted: 2 for each linear weight and token.
+
+    The teacher passes forward once for each sample, the student at u once for each λ; the student at t passes
+    forward and backward, where a frozen weight has no gradient, and forward again with activation checkpointing.
+    """
+    network = build_on_meta(teacher).network
+    if not isinstance(recipe.method, Di4CConfig) or not isinstance(network, ConditionedTransformer):
+        return None
+    own = 2 + (recipe.training.adapter is None) + recipe.training.activation_checkpointing
+    sequences = plan.passes * plan.micro * (1 + recipe.method.latents // plan.group * (1 + own))
+    tied = network.symbols * network.width if getattr(network, "lm_head", True) is None else 0
+    return 2 * sequences * network.length * (_linear_size(network) + tied)
 
 
 def check_memory(memory: Memory) -> None:

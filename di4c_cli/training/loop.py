@@ -14,6 +14,7 @@ from torch import Tensor
 from di4c_cli.data.prefetch import prefetched
 from di4c_cli.data.stream import Source
 from di4c_cli.errors import Failure, UserError
+from di4c_cli.limits import check_threads
 from di4c_cli.methods.base import Method
 from di4c_cli.noise import Noise, sample_seeds
 from di4c_cli.training import checkpoint
@@ -111,6 +112,7 @@ class TrainingLoop:
         device, workers = self.accelerator.device, self.recipe.training.workers
         if workers is None:
             workers = 0 if device.type == "cpu" else GPU_WORKERS
+        check_threads(workers)
         with prefetched(self.source, self._reads(), workers, device) as self.source:
             self._run()
 

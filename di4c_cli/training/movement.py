@@ -35,7 +35,8 @@ class MovementCheck:
     def check(self, optimizer: torch.optim.Optimizer, precision: str, steps: int, rate: float) -> str:
         """A warning, or none; raises `Failure` if the student stands still. Every process must call it.
 
-        As long as single tensors are not judged, not all of them may stand still.
+        As long as single tensors are not judged, all of them may stand still only if the optimizer saw no clear
+        gradient: the first gradients of moment matching are zero.
         """
         moved = (self._sums() != self._before).any(1)
         clear = torch.stack([self._has_gradient(optimizer, p) for p in self.parameters])
@@ -43,12 +44,14 @@ class MovementCheck:
         # with FSDP every process has its own part of a tensor
         moved, clear = (self.accelerator.reduce(counts, "sum") > 0).cpu().unbind(1)
         still = [name for name, flag in zip(self.names, moved.tolist()) if not flag]
-        if not still or not (self.judges(steps, rate) or len(still) == len(self.names)):
+        judged = self.judges(steps, rate)
+        if not still or not (judged or len(still) == len(self.names)):
             return ""
         text = f"{len(still)} of {len(self.names)} weight tensors have not moved after {steps} good steps"
         text = f"{text} (precision {precision}); the first is {still[0]}."
         stuck = bool((clear & ~moved).any())
-        if stuck or len(still) > MAX_UNUSED_SHARE * len(self.names):
+        unexplained = judged or not any(optimizer.state.get(parameter) for parameter in self.parameters)
+        if stuck or (unexplained and len(still) > MAX_UNUSED_SHARE * len(self.names)):
             hint = "Look at the learning rate and the skipped steps in metrics.jsonl."
             if precision != "fp32":
                 hint = "Use --precision fp32 or another version of torch."

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
+from di4c_cli.embedded import current_name
 from di4c_cli.methods.denoising_config import DenoisingConfig
 from di4c_cli.recipe import Recipe
 from di4c_cli.sampler.config import SamplingConfig
-from di4c_cli.schema import Section
+from di4c_cli.schema import CurrentName, Section
 from di4c_cli.tasks.config import TaskName
 from di4c_cli.training.config import TrainingConfig
 
@@ -23,9 +24,11 @@ class PretrainConfig(Section):
     rounds: ClassVar[int] = 1
 
     kind: Literal["pretrain"] = Field("pretrain", description="the purpose of the file")
-    name: str = Field(description="as in `di4c recipes`")
+    name: CurrentName = Field(description="as in `di4c recipes`")
     summary: str = Field(description="one line about it")
-    task: TaskName | None = Field(None, description="the toy task whose embedded data it trains on")
+    task: Annotated[TaskName | None, BeforeValidator(current_name)] = Field(
+        None, description="the toy task whose embedded data it trains on"
+    )
     data: str = Field("embedded", description="path of text or images, or `embedded`, the data of the task (`--data`)")
     held_out: str | None = Field(None, description="path of the held-out data; none: a part of the data (`--held-out`)")
     held_out_share: float = Field(

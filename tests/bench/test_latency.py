@@ -216,7 +216,7 @@ def test_pairs_show_the_seconds_of_the_paper_at_its_steps_only() -> None:
 def test_benchmark_compares_a_student_with_the_yardsticks() -> None:
     program = typer.Typer()
     program.command()(compare_main)
-    words = ["--student", "tiny-text-student", "--steps", "1", "--batch-size", "1", "--warmup", "1"]
+    words = ["--student", "words-student", "--steps", "1", "--batch-size", "1", "--warmup", "1"]
     done = CliRunner().invoke(program, words)
     assert done.exit_code == 0, done.output
     (result,) = json.loads(done.stdout.splitlines()[-1])["results"]
@@ -226,8 +226,8 @@ def test_benchmark_compares_a_student_with_the_yardsticks() -> None:
 
 MISTAKES = [
     (["--shape", "mnist"], "unknown"),
-    (["--shape", "cifar10", "--teacher", "tiny-digits"], "exclude each other"),
-    (["--student", "tiny-digits-student", "--student", "tiny-text-student"], "two models for one row"),
+    (["--shape", "cifar10", "--teacher", "digits"], "exclude each other"),
+    (["--student", "digits-student", "--student", "words-student"], "two models for one row"),
     (["--steps", "0"], "impossible"),
     (["--out", "x.pdf"], "not a .png"),
     (["--device", "abacus"], "no device"),

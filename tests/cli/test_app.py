@@ -3,49 +3,83 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 
 import pytest
 from rich.text import Text
 from typer.main import get_command
+from typer.testing import CliRunner
 
 from di4c_cli import __version__
-from di4c_cli.cli.app import COMMANDS, app
+from di4c_cli.cli.app import COMMANDS, GREETING, app
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "di4c_cli", *words], capture_output=True, text=True, check=False)
 
 
-@pytest.mark.slow
-def test_help_imports_no_torch() -> None:
+def imported_by(*words: str) -> tuple[set[str], str]:
+    """Top-level modules that a command imports, and its output."""
     code = (
         "import sys\nfrom di4c_cli.cli.app import app\n"
-        "try:\n    app(['--help'])\nexcept SystemExit:\n    pass\n"
-        "heavy = {'torch', 'numpy', 'accelerate', 'huggingface_hub', 'matplotlib'} & set(sys.modules)\n"
-        "print('HEAVY', sorted(heavy))"
+        f"try:\n    app({list(words)!r})\nexcept SystemExit:\n    pass\n"
+        "print('IMPORTED', *{name.partition('.')[0] for name in sys.modules})"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.rstrip().endswith("HEAVY []")
-    assert all(command in done.stdout for command in COMMANDS)
+    output, _, modules = done.stdout.rpartition("IMPORTED")
+    return set(modules.split()), output
+
+
+@pytest.mark.parametrize("words", [["--help"], [], ["--version"]], ids=["help", "greeting", "version"])
+def test_help_imports_nothing_large(words: list[str]) -> None:
+    """The help takes as long as Typer's import: the modules of the commands and what they need stay out."""
+    modules, output = imported_by(*words)
+    large = {
+        "torch",
+        "numpy",
+        "pydantic",
+        "yaml",
+        "rich",
+        "accelerate",
+        "huggingface_hub",
+        "matplotlib",
+        "PIL",
+        "psutil",
+    }
+    assert modules & large == set() and "typer" in modules
+    if words == ["--help"]:
+        assert all(command in output and told.line in output for command, told in COMMANDS.items())
+
+
+def test_greeting_names_commands_that_exist() -> None:
+    done = run()
+    assert done.returncode == 0 and done.stdout.strip() == GREETING
+    assert {line.split()[1] for line in GREETING.splitlines() if line.startswith("  di4c")} <= COMMANDS.keys()
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_example_of_the_help_parses(command: str) -> None:
+    """The example belongs to the command, and its options and arguments exist."""
+    words = shlex.split(COMMANDS[command].example)
+    assert words[:2] == ["di4c", command]
+    root = get_command(app)
+    found = root.get_command(None, command)
+    found.make_context(command, words[2:], resilient_parsing=False)
+    assert COMMANDS[command].example in CliRunner().invoke(app, [command, "--help"]).output
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 def test_command_help_imports_no_torch(command: str) -> None:
-    code = (
-        f"import sys\nfrom di4c_cli.cli.app import app\n"
-        f"try:\n    app([{command!r}, '--help'])\nexcept SystemExit:\n    pass\nprint('torch' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.rstrip().endswith("False")
+    assert "torch" not in imported_by(command, "--help")[0]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_option_help_exists_and_is_shown_as_written(command: str) -> None:
-    """Square brackets are markup to the help's printer: `Steps [4].` would be shown as `Steps .`"""
-    found = get_command(app).commands[command]
+    """Square brackets are markup to Rich: an older Typer would show `Steps [4].` as `Steps .`"""
+    found = get_command(app).get_command(None, command)
     parameters = [*found.params, *(own for sub in getattr(found, "commands", {}).values() for own in sub.params)]
     assert parameters
     for parameter in parameters:
@@ -63,11 +97,11 @@ def test_version_is_printed_by_the_module() -> None:
 @pytest.mark.slow
 def test_recipes_list_and_show() -> None:
     listing = run("recipes")
-    assert listing.returncode == 0 and "tiny-digits" in listing.stdout
-    shown = run("recipes", "show", "tiny-digits")
+    assert listing.returncode == 0 and "digits" in listing.stdout
+    shown = run("recipes", "show", "digits")
     assert shown.returncode == 0 and shown.stdout.startswith("# di4c distill")
-    wrong = run("recipes", "show", "tiny-digit")
-    assert wrong.returncode == 2 and wrong.stdout == "" and "Did you mean 'tiny-digits'?" in wrong.stderr
+    wrong = run("recipes", "show", "digit")
+    assert wrong.returncode == 2 and wrong.stdout == "" and "Did you mean 'digits'?" in wrong.stderr
     assert len(wrong.stderr.strip().splitlines()) == 1
 
 

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from di4c_cli.cli.app import app
 from di4c_cli.cli.distill import resolve
 from di4c_cli.cli.live import duration
+from di4c_cli.errors import RenamedWarning
 from di4c_cli.methods import Di4CConfig
 from tests.helpers.small_run import arguments, make_teacher
 
@@ -45,9 +46,9 @@ def test_distill_ends_with_the_next_commands(teacher: Path, tmp_path: Path) -> N
     assert len(list(tmp_path.glob("run.old-*"))) == 1
 
 
-def test_resolve_takes_the_embedded_digits_by_default() -> None:
+def test_resolve_takes_the_embedded_fashion_images_by_default() -> None:
     recipe, name = resolve(None, None, {"teacher": None}, [])
-    assert (recipe.teacher, recipe.data, name) == ("tiny-digits", "embedded", "tiny-digits")
+    assert (recipe.teacher, recipe.data, name) == ("fashion", "embedded", "fashion")
     recipe, name = resolve(None, None, {"teacher": "sdtt-7", "rounds": 2}, [])
     assert (recipe.teacher, recipe.rounds, name) == ("sdtt-7", 2, "sdtt-7")
     recipe, name = resolve(None, None, {"teacher": "mdlm"}, ["method.alpha.kind=const", "training.batch=6"])
@@ -58,13 +59,13 @@ def test_resolve_takes_the_embedded_digits_by_default() -> None:
 @pytest.mark.parametrize(
     ("teacher", "recipe", "method", "name"),
     [
-        (None, None, "di4c", "di4c/tiny-digits"),
-        (None, None, "variational", "tiny-digits"),
-        ("tiny-text", None, "di4c", "di4c/tiny-text"),
+        (None, None, "di4c", "di4c/fashion"),
+        (None, None, "variational", "fashion"),
+        ("words", None, "di4c", "di4c/words"),
         ("sdtt-7", None, "variational", "variational/sdtt-7"),
         ("mdlm", None, "sdtt", "sdtt/mdlm"),
         ("sdtt-7", None, "di4c", "sdtt-7"),
-        (None, "di4c/tiny-vq", "variational", "tiny-vq"),
+        (None, "di4c/fashion", "variational", "fashion"),
     ],
 )
 def test_resolve_finds_the_recipe_of_a_method(teacher: str | None, recipe: str | None, method: str, name: str) -> None:
@@ -75,12 +76,12 @@ def test_resolve_finds_the_recipe_of_a_method(teacher: str | None, recipe: str |
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("old", "new"), [("paper/tiny-digits", "di4c/tiny-digits"), ("leader/sdtt-7", "variational/sdtt-7")]
+    ("old", "new"), [("paper/tiny-digits", "di4c/digits"), ("leader/sdtt-7", "variational/sdtt-7")]
 )
 def test_dry_run_with_an_old_recipe_name_says_the_new_one(teacher: Path, tmp_path: Path, old: str, new: str) -> None:
     words = ["distill", "--teacher", str(teacher), "--data", "teacher", "--dry-run", "--iterations", "1"]
-    renamed = call(*words, "--recipe", old, "--out", str(tmp_path / "run"))
-    assert f"The recipe {old} is now called {new}." in renamed.stderr
+    with pytest.warns(RenamedWarning, match=f"{old} is now called {new}"):
+        renamed = call(*words, "--recipe", old, "--out", str(tmp_path / "run"))
     current = call(*words, "--recipe", new, "--out", str(tmp_path / "run"))
     assert "is now called" not in current.stderr
     assert renamed.exit_code == current.exit_code == 0, renamed.stderr
@@ -92,15 +93,15 @@ def test_dry_run_with_an_old_recipe_name_says_the_new_one(teacher: Path, tmp_pat
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (["--teacher", "tiny-digit"], ["There is no model", "tiny-digits"]),
-        (["--recipe", "tiny-digts"], ["Unknown recipe", "tiny-digits"]),
+        (["--teacher", "digit"], ["There is no model", "digits"]),
+        (["--recipe", "digts"], ["Unknown recipe", "digits"]),
         (["--teacher", "sdtt-6", "--method", "variational"], ["no recipe", "sdtt-6", "variational/sdtt-7"]),
         (["--method", "varational"], ["Unknown method 'varational'", "Did you mean 'variational'?"]),
         (["--set", "objective.latents=8"], ["The command line", "objective is now method"]),
         (["--set", "objective.posterior.draws=8"], ["method.iwae_samples"]),
         (["--set", "latent.law=8"], ["latent.law is now latent.prior=learned with latent.prior_width"]),
         (["--set", "training.teacher_share=0.5"], ["training.synthetic_share"]),
-        (["--latents", "8"], ["--latents belongs to the method di4c", "tiny-digits", "--method di4c"]),
+        (["--latents", "8"], ["--latents belongs to the method di4c", "fashion", "--method di4c"]),
         (["--method", "di4c", "--set", "method.alfa.kind=zero"], ["method.alfa.kind", "alpha"]),
         (["--set", "method.latents"], ["key=value"]),
         (["--iterations", "0"], ["training.iterations"]),
@@ -148,5 +149,5 @@ def test_distill_says_which_recipe_it_chose(teacher: Path, tmp_path: Path) -> No
     words = ["distill", "--teacher", str(teacher), "--dry-run", "--iterations", "1"]
     guessed = call(*words, "--out", str(tmp_path / "a"))
     assert "by the kind of teacher; --recipe chooses another." in guessed.stderr
-    named = call(*words, "--recipe", "di4c/tiny-digits", "--out", str(tmp_path / "b"))
+    named = call(*words, "--recipe", "di4c/digits", "--out", str(tmp_path / "b"))
     assert "by the kind of teacher" not in named.stderr

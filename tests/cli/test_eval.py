@@ -87,7 +87,7 @@ def test_compare_prints_verdicts(digits: tuple[Path, Path], evaluated: Path) -> 
 @pytest.mark.slow
 def test_compare_rejects_other_protocols(evaluated: Path) -> None:
     content = json.loads((evaluated / "results.json").read_bytes())
-    content["protocol"] = "tiny-vq"
+    content["protocol"] = "fashion"
     Path("other.json").write_text(json.dumps(content))
     assert "different protocols" in refused("compare", evaluated, "other.json")
     content["di4c_results"] = 99
@@ -106,8 +106,8 @@ def test_compare_rejects_other_protocols(evaluated: Path) -> None:
         (["--protocol", "cifar10"], "Did you mean"),
         (["--student", "nowhere-at-all"], "nowhere-at-all"),
         (["--model", "di4c-d"], "is not ROW=REF"),
-        (["--model", "hybrid=tiny-digits"], "cannot name the row hybrid"),
-        (["--model", "a=tiny-digits", "--model", "a=tiny-vq"], "names the row a twice"),
+        (["--model", "hybrid=digits"], "cannot name the row hybrid"),
+        (["--model", "a=digits", "--model", "a=fashion"], "names the row a twice"),
         (["--sample-dtype", "float16"], "Choose one of: float64, float32"),
         (["--device", "abacus"], "no device 'abacus'"),
         (["--report-me"], "No such option"),
@@ -156,7 +156,7 @@ def test_eval_measures_samples_of_a_file(judge_folder: Path) -> None:
     done = run("eval", "--samples", "mine.txt", "--judge", judge_folder, "--json")
     assert done.exit_code == 0, done.output
     figures = json.loads(done.stdout)["cells"][0]["figures"]
-    assert list(figures) == ["perplexity", "perplexity_strict", "bits_per_byte", "entropy"]
+    assert list(figures) == ["perplexity", "perplexity_strict", "bits_per_byte", "distinct", "entropy"]
 
 
 @pytest.mark.slow

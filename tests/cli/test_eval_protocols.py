@@ -38,7 +38,7 @@ OURS = {
     "steps": "sampling steps",
 }
 """The paper's words and ours."""
-NOT_IN_THE_PAPER = ("tiny-text-frontier",)
+NOT_IN_THE_PAPER = ("words-frontier",)
 Printed = list[tuple[str, list[list[str]]]]
 """Title and rows of every printed table, the header first."""
 
@@ -261,7 +261,7 @@ def test_owt_samples(text_pair: tuple[Path, Path]) -> None:
 @pytest.mark.slow
 def test_tiny_text_frontier() -> None:
     """Not of the paper: the embedded pair, a line for each model and step count along temperatures."""
-    _, results, text = run("tiny-text-frontier", "--limit", 2)
+    _, results, text = run("words-frontier", "--limit", 2)
     (axes,) = draw(main_chart(results), PNG_SIZE, "t").axes
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("unigram entropy (nats) ↑", "bits per character (bits) ↓")
     names = [text.get_text() for text in axes.get_legend().get_texts()]

@@ -72,6 +72,15 @@ def test_guarded_reports_lack_of_memory_in_one_sentence(
     assert f"Out of memory on {place}." in said and "--micro-batch 1" in said
 
 
+def test_guarded_says_how_to_do_without_a_compiler(capsys: pytest.CaptureFixture[str]) -> None:
+    from torch._dynamo.exc import BackendCompilerFailed
+
+    error = BackendCompilerFailed("inductor", PermissionError(13, "Permission denied", "/somewhere"), None)
+    assert ended(error) == 1
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "torch.compile failed" in said and "training.compile=false" in said
+
+
 @pytest.mark.parametrize(
     "error",
     [
@@ -158,7 +167,7 @@ def raising(error: BaseException) -> Any:
 @pytest.mark.parametrize(
     ("target", "words"),
     [
-        ("di4c_cli.recipe_file.find", ["recipes", "show", "tiny-digits"]),
+        ("di4c_cli.recipe_file.find", ["recipes", "show", "digits"]),
         ("di4c_cli.recipe_file.names", ["recipes"]),
         ("di4c_cli.cli.app.emit", ["--version"]),
         ("di4c_cli.teacher.registry.entries", ["teachers"]),

@@ -27,7 +27,7 @@ SWEEP = """
 kind: sweep
 name: small
 summary: two rows
-base: di4c/tiny-digits
+base: di4c/digits
 small: {evaluation.steps: [1, 2], training.iterations: 1, training.batch: 2, method.latents: 2}
 rows: [{label: a, set: {seed: 0}}, {label: b, set: {seed: 1}}]
 """

@@ -135,9 +135,9 @@ def test_hybrid_uses_the_student_own_teacher(models: dict[str, str]) -> None:
 
 def test_handoff_student_named_as_teacher_uses_its_own_teacher() -> None:
     """`--teacher` may name an embedded student, as for a second round."""
-    told = result("--teacher", "tiny-digits-student", "--steps", "4", "-n", "2")
-    own = result("--student", "tiny-digits-student", "--steps", "4", "-n", "2", "--out", "own.png")
-    assert told["hybrid"] == own["hybrid"] > 0 and told["teacher"] == "tiny-digits"
+    told = result("--teacher", "digits-student", "--steps", "4", "-n", "2")
+    own = result("--student", "digits-student", "--steps", "4", "-n", "2", "--out", "own.png")
+    assert told["hybrid"] == own["hybrid"] > 0 and told["teacher"] == "digits"
     assert Path("samples.png").read_bytes() == Path("own.png").read_bytes()
 
 

@@ -35,10 +35,16 @@ def test_plain_codec_decodes_ids_as_numbers() -> None:
         codec.build({}).encode("hello")
 
 
-@pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "", "a/b"])
+@pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "", "a/b", "..", ".key", "a\0b"])
 def test_codec_file_names_cannot_leave_the_folder(name: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="not a plain name"):
         codec.build({"type": "text", "file": name}, tmp_path)
+
+
+@pytest.mark.parametrize("shape", [None, "888", 8, [8, 8], [1, 8, -8], [1, 8, 8.0], [1, 8, "8"], [1, 8, True], []])
+def test_codec_build_rejects_odd_shapes(shape: object) -> None:
+    with pytest.raises(UserError, match="image shape or number of levels is impossible"):
+        codec.build({"type": "pixels", "shape": shape, "levels": 8})
 
 
 def test_codec_build_names_missing_and_broken_files(tmp_path: Path) -> None:

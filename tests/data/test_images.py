@@ -91,6 +91,21 @@ def test_open_source_names_wrong_sizes_and_damaged_files(tmp_path: Path) -> None
     refused(tmp_path, pixel_model(), "data_batch_1.bin is cut off in record 1")
     (tmp_path / "data_batch_1.bin").write_bytes(bytes([77]) + bytes(3072))
     refused(tmp_path, pixel_model(), "record 0 has the label 77")
+    (tmp_path / "data_batch_1.bin").unlink()
+    sheet = tmp_path / "data_batch_1.png"
+    Image.fromarray(PICTURES[:3].reshape(3, 1024, 3)).save(sheet)
+    for labels, told in (
+        ([0, 1], "2 labels for 3 images"),
+        ([0, 1, 10], "not a list of labels from 0 to 9"),
+        ([0, 1, -1], "not a list"),
+        ([0, 1, 2.0], "not a list"),
+        ({"0": 1}, "not a list"),
+    ):
+        (tmp_path / "train_lables.json").write_text(json.dumps(labels))
+        refused(tmp_path, pixel_model(), told)
+    Image.fromarray(PICTURES[0]).save(sheet)
+    refused(tmp_path, pixel_model(), "32 pixels wide instead of 1024")
+    sheet.unlink()
     np.savez(tmp_path / "data.npz", x=PICTURES[:, :16])
     refused(tmp_path / "data.npz", pixel_model(), "record 0 is 16x32")
     (tmp_path / "torn.npz").write_bytes(b"PK\x03\x04")
@@ -133,7 +148,7 @@ def test_vq_stream_encodes_the_images_of_its_batches_only(
 ) -> None:
     """The codes are those of the whole folder, encoded at once; an image is encoded when a batch first needs it."""
     folder = class_folders(tmp_path / "images", CHANCE.integers(0, 256, (8, 6, 4, 3), dtype=np.uint8))
-    model = di4c_cli.load("tiny-vq")
+    model = di4c_cli.load("fashion")
     source = open_source(str(folder), model, replace(data_spec(model, flip=True), random_crop=random_crop))
     assert isinstance(source, Shuffled) and isinstance(source.items, images.VqItems)
     seen = encoded(source.items, monkeypatch)

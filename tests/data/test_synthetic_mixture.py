@@ -24,7 +24,7 @@ class Zeros:
 
 def teacher_samples(count: int, steps: int = 1) -> torch.Tensor:
     """Samples of the digits' teacher, of its ten labels in turn."""
-    return di4c_cli.load("tiny-digits").sample(count, steps=steps, seed=5, label=torch.arange(count) % 10)
+    return di4c_cli.load("digits").sample(count, steps=steps, seed=5, label=torch.arange(count) % 10)
 
 
 def test_mixture_takes_its_share_from_the_teacher() -> None:
@@ -51,8 +51,8 @@ def test_mixture_without_data_takes_all_samples_from_the_teacher() -> None:
 
 
 def test_pool_is_drawn_with_labels_in_turn() -> None:
-    teacher = di4c_cli.load("tiny-digits")
-    recipe = read("tiny-digits", {"training.synthetic_pool": 12, "training.synthetic_steps": 1})
+    teacher = di4c_cli.load("digits")
+    recipe = read("digits", {"training.synthetic_pool": 12, "training.synthetic_steps": 1})
     mixture = with_synthetic(Zeros(), recipe, teacher, 1, Accelerator(cpu=True), lambda text: None)
     assert isinstance(mixture, SyntheticMixture) and mixture.label is not None
     assert mixture.label.tolist() == [*range(10), 0, 1]
@@ -64,9 +64,9 @@ def test_pool_is_drawn_with_labels_in_turn() -> None:
 
 def test_pool_of_a_student_without_labels_is_drawn_without_labels() -> None:
     """A labelled teacher is better; its samples would give the student more than the unlabelled teacher knows."""
-    teacher = di4c_cli.load("tiny-digits")
+    teacher = di4c_cli.load("digits")
     changes = {"training.synthetic_pool": 12, "training.synthetic_steps": 1, "training.label_dropout": 1.0}
-    recipe = read("tiny-digits", changes)
+    recipe = read("digits", changes)
     mixture = with_synthetic(Zeros(), recipe, teacher, 1, Accelerator(cpu=True), lambda text: None)
     assert isinstance(mixture, SyntheticMixture) and mixture.label is None
     (seed,) = sample_seeds(f"{recipe.seed}:pool", [1])

@@ -137,7 +137,7 @@ def test_check_vocabulary_rejects_a_larger_tokenizer(tmp_path: Path) -> None:
 
 
 def test_encode_leaves_out_unknown_words(tmp_path: Path) -> None:
-    """The tokenizer of tiny-text knows 1500 words and gives the mask for any other."""
+    """The tokenizer of words knows 1500 words and gives the mask for any other."""
     teacher = model(1500, 4, {"type": "text", "asset": "text-units.json"})
     (tmp_path / "a.txt").write_text("We the xylophone people. The people, we")
     found = all_ids(find_items(str(tmp_path / "a.txt"), teacher))

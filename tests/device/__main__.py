@@ -10,21 +10,16 @@ import sys
 
 from tests.device import mutate
 
-PUBLISHED = ("sdtt-6", "sdtt-7", "sdtt-7-d", "maskgit-imagenet256", "maskgit-imagenet256-d", "tauldr-cifar10")
-
 
 def main(names: list[str]) -> None:
     """One line for each recipe."""
     # not at the top: mutations need a process without the package
-    from di4c_cli import recipe_file
     from tests.device.roofline import GPUS, seconds
-    from tests.device.steps import published_step
+    from tests.device.steps import published_recipes, published_step
 
-    others = [name for name in recipe_file.names() if name.startswith(("variational/", "moment_matching/"))]
-    names = names or [*PUBLISHED, *(name for name in others if "tiny-" not in name), "sdtt/mdlm"]
     print("| recipe | batch | kernels | waits | GiB | " + " | ".join(f"{gpu.name}, s" for gpu in GPUS) + " |")
     print("|---|" + "---|" * (4 + len(GPUS)))
-    for name in names:
+    for name in names or published_recipes():
         watch, _, batch = published_step(name)
         peak = watch.memory.peak / 2**30
         figures = [f"{batch}", f"{len(watch.kernels)}", f"{sum(watch.waits.values())}", f"{peak:.1f}"]

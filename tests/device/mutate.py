@@ -19,7 +19,13 @@ import torch  # noqa: F401
 
 ROOT = Path(__file__).parents[2] / "di4c_cli"
 GUARDED = ("methods", "sampler", "process", "latent", "network", "noise.py", "denoiser.py", "draw.py", "numerics.py")
-NEUTRAL = {"methods/kernels/targets.py: torch.zeros(0": "an empty result for no rows"}
+ON_MPS = "for MPS (tests/test_pretend_mps.py)"
+NEUTRAL = {
+    "draw.py: categorical(log_p.cpu()": ON_MPS,
+    "noise.py: out.view": ON_MPS,
+    "methods/kernels/head.py: torch.zeros(len(row)": "positions, which the U-Net's head does not read",
+    "methods/kernels/targets.py: torch.zeros(0": "an empty result for no rows",
+}
 """Arguments that no case can notice, and why."""
 
 Site = tuple[str, int, int]
@@ -113,8 +119,11 @@ def cases() -> dict[str, Callable[[], None]]:
     ):
         for args, label in zip(given, parity.case_names(given), strict=True):
             found[f"{kind} {label}"] = case(test, *args)
-    for name in ("tiny-digits", "tiny-text"):
-        found[f"log_probs {name}"] = case(parity.test_log_probs_equal_the_cpu, name)
+    for name, dtype in parity.SCORED:
+        found[f"log_probs {name} {dtype}"] = case(parity.test_log_probs_equal_the_cpu, name, dtype)
+    found["no unknown positions"] = parity.test_batch_without_unknown_positions_has_gradients_of_zero
+    for index in parity.NUMBERED:
+        found[f"noise {index}"] = case(parity.test_noise_has_the_bits_of_the_cpu_and_is_made_on_the_device, index)
     return found
 
 

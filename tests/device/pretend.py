@@ -125,6 +125,8 @@ class Watch(TorchDispatchMode):
         """Bytes of weights and activations that autocast converted, by line."""
         self.unfused: Counter[str] = Counter()
         """Calls of attention that no fused kernel takes."""
+        self.indexed_from_cpu: Counter[str] = Counter()
+        """Indices that torch itself copies from the CPU in every call, by line."""
         self.memory = Memory()
         self._stack = ExitStack()
 
@@ -141,7 +143,7 @@ class Watch(TorchDispatchMode):
 
     def clear(self) -> None:
         """Forget what was counted; memory stays."""
-        for counts in (self.waits, self.kernels, self.copied, self.cast, self.unfused):
+        for counts in (self.waits, self.kernels, self.copied, self.cast, self.unfused, self.indexed_from_cpu):
             counts.clear()
         self.memory.peak = self.memory.now
 
@@ -206,13 +208,14 @@ class Watch(TorchDispatchMode):
         if any(isinstance(x, PretendTensor) for x in tensors) and not all(ours):
             raise RuntimeError(f"{line()}: {name} of tensors on the CPU and on the GPU")
 
-    @staticmethod
-    def _waits_for_indices(name: str, args: Any) -> bool:
+    def _waits_for_indices(self, name: str, args: Any) -> bool:
         """Boolean indices and indices on the CPU make the host wait."""
         if name not in INDEXING:
             return False
         given = [index for index in args[1] if index is not None]
-        return any(index.dtype in (torch.bool, torch.uint8) or not isinstance(index, PretendTensor) for index in given)
+        foreign = sum(not isinstance(index, PretendTensor) for index in given)
+        self.indexed_from_cpu[line()] += foreign
+        return foreign > 0 or any(index.dtype in (torch.bool, torch.uint8) for index in given)
 
     def _count(
         self, op: Any, name: str, args: Any, kwargs: dict[str, Any], ours: list[PretendTensor], out: Any

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 SAMPLE = {
-    "methods/kernels/chunked.py: torch.arange(count": "train di4c/tiny-digits",
-    "latent/prior.py: torch.zeros(len(t)": "sample tiny-digits-student steps=2 hybrid=0",
-    "sampler/confidence.py: torch.full": "sample tiny-vq steps=2 sampler=confidence dtype=float32",
-    "process/masked.py: torch.full": "sample tiny-text-student steps=3",
+    "methods/kernels/chunked.py: torch.arange(count": "train di4c/digits",
+    "latent/prior.py: torch.zeros(len(t)": "sample words-student steps=3",
+    "sampler/confidence.py: torch.full": "sample fashion steps=2 sampler=confidence dtype=float32",
+    "process/masked.py: torch.full": "sample words-student steps=3",
 }
 """The start of a call with a device, and a case that reaches it."""
 

@@ -1,4 +1,4 @@
-"""The examples of docs/extending.md, run as they stand there."""
+"""The examples of docs/extending.md and docs/extending-sampling.md, run as they stand there."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from di4c_cli.cli.app import app
 from di4c_cli.noise import Noise
 from di4c_cli.training.metrics import read_rows
 
-PAGE = (Path(__file__).parents[2] / "docs" / "extending.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = "\n".join((DOCS / name).read_text(encoding="utf-8") for name in ("extending.md", "extending-sampling.md"))
 BLOCK = re.compile(r"```(python|toml)\n(.*?)```", re.S)
 
 

@@ -67,11 +67,11 @@ def test_compare_rejects_results_measured_differently() -> None:
 
 def test_load_reads_results_of_di4c_0_1(tmp_path: Path) -> None:
     """Schema 1 called the task `world` and had no repeats, main figure or steps saved."""
-    tree = _results(10.0, task="tiny-digits").model_dump(mode="json")
+    tree = _results(10.0, task="digits").model_dump(mode="json")
     for key in ("task", "main", "diversity", "steps_saved"):
         del tree[key]
     del tree["cells"][0]["repeats"], tree["cells"][0]["figures"]["kid"]["repeats"]
-    (tmp_path / "results.json").write_text(json.dumps(tree | {"world": "tiny-digits", "di4c_results": 1}))
+    (tmp_path / "results.json").write_text(json.dumps(tree | {"world": "digits", "di4c_results": 1}))
     old = load(tmp_path)
-    assert (old.task, old.main_figure, old.cells[0].repeats) == ("tiny-digits", "kid", 1)
+    assert (old.task, old.main_figure, old.cells[0].repeats) == ("digits", "kid", 1)
     assert compare(old, _results(10.0))[0].verdict == "equal"

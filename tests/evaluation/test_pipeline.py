@@ -14,14 +14,14 @@ from di4c_cli.model import load
 from di4c_cli.tasks.config import TASK_NAMES
 from di4c_cli.tasks.registry import TASKS, get_task, task_of
 
-DIGITS = get_task("tiny-digits")
+DIGITS = get_task("digits")
 
 
 def write_run(folder: Path, **evaluation: object) -> Path:
     student = folder / "student"
     student.mkdir(parents=True)
     values = {f"evaluation.{key}": value for key, value in evaluation.items()}
-    (folder / "recipe.yaml").write_text(recipe_file.dump(recipe_file.read("tiny-digits", values)))
+    (folder / "recipe.yaml").write_text(recipe_file.dump(recipe_file.read("digits", values)))
     return student
 
 
@@ -33,7 +33,7 @@ def test_default_sizes_are_those_of_the_recipe(tmp_path: Path) -> None:
 
 def test_default_sizes_fall_back_to_the_task(tmp_path: Path) -> None:
     n, steps = DIGITS.eval_samples, list(DIGITS.eval_steps)
-    assert default_sizes("tiny-digits-student", DIGITS) == (n, steps)
+    assert default_sizes("digits-student", DIGITS) == (n, steps)
     assert default_sizes(str(write_run(tmp_path / "run")), DIGITS) == (n, steps)
     assert default_sizes(str(write_run(tmp_path / "other", samples=9)), DIGITS) == (9, steps)
 
@@ -46,25 +46,23 @@ def test_default_sizes_reject_a_bad_recipe(tmp_path: Path) -> None:
 
 
 def test_prepare_rejects_an_unknown_scorer(tmp_path: Path) -> None:
-    config = EvaluationConfig(student="tiny-digits-student", scorers=("feature",), out=tmp_path / "out")
+    config = EvaluationConfig(student="digits-student", scorers=("feature",), out=tmp_path / "out")
     with pytest.raises(UserError, match=r"Unknown scorer 'feature'\. Did you mean 'features'"):
         prepare(config)
 
 
 def test_prepare_gives_any_row_the_cells_of_the_student(tmp_path: Path) -> None:
-    config = EvaluationConfig(
-        student="tiny-digits-student", others={"b": "tiny-digits"}, protocol="tiny-digits", out=tmp_path / "out"
-    )
+    config = EvaluationConfig(student="digits-student", others={"b": "digits"}, protocol="digits", out=tmp_path / "out")
     cells = prepare(config).cells
     columns = {row: [cell.column for cell in cells if cell.row == row] for row in ("teacher", "student", "b")}
     assert columns["b"] == columns["student"] and len(columns["b"]) == len(DIGITS.protocol_steps)
 
 
 def test_expand_gives_steps_saved_of_every_task(tmp_path: Path) -> None:
-    configs = expand(EvaluationConfig(protocol="tiny-speedup", out=tmp_path))
+    configs = expand(EvaluationConfig(protocol="steps-saved", out=tmp_path))
     assert [config.student for config in configs] == [f"{name}-student" for name in TASKS]
     assert [config.out for config in configs] == [tmp_path / name for name in TASKS]
-    alone = EvaluationConfig(protocol="tiny-speedup", student="tiny-digits-student")
+    alone = EvaluationConfig(protocol="steps-saved", student="digits-student")
     assert expand(alone) == [alone] and expand(EvaluationConfig()) == [EvaluationConfig()]
 
 

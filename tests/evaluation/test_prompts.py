@@ -63,7 +63,7 @@ def test_load_prompts_reads_ids(text_model: Model) -> None:
 
 
 def test_load_prompts_of_the_toy_task_are_distinct() -> None:
-    task = TASKS["tiny-text"]
+    task = TASKS["words"]
     model = small_model("teacher", 0, "text")
     protocol = EvaluationProtocol("p", "t", (), 10, prompts=PromptSpec(8, 16, 5))
     found = load_prompts(protocol, model, task, None)

@@ -124,7 +124,7 @@ def test_mauve_protocol_compares_with_real_texts(
     assert 0 <= results.cells[0].figures["mauve"].value <= 1
     assert results.instruments[0].reference_n == 30
     with pytest.raises(UserError, match="MAUVE compares texts"):
-        prepare(EvaluationConfig(student="tiny-digits-student", protocol="owt-mauve", out=tmp_path / "c"))
+        prepare(EvaluationConfig(student="digits-student", protocol="owt-mauve", out=tmp_path / "c"))
     with pytest.raises(UserError, match="MAUVE compares with real texts"):
         _run("owt-mauve", text_pair, tmp_path / "b", options=ScorerOptions(judge=str(judge_folder)))
 

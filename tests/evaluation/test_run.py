@@ -34,7 +34,7 @@ from di4c_cli.tasks.base import ImageTask
 from di4c_cli.tasks.registry import TASKS
 from di4c_cli.tasks.text import TextTask
 
-DIGITS = TASKS["tiny-digits"]
+DIGITS = TASKS["digits"]
 assert isinstance(DIGITS, ImageTask)
 
 
@@ -62,7 +62,7 @@ def compare_pair(
     teacher: Model, pupil: Model, steps: tuple[int, ...], n: int, out: Path, seed: int = 0, repeats: int = 1
 ) -> Results:
     """Teacher and student against steps, measured by the digits' own scorers."""
-    plain = steps_protocol("tiny-digits", "test", ("teacher", "student"), steps, n)
+    plain = steps_protocol("digits", "test", ("teacher", "student"), steps, n)
     protocol = replace(plain, labels="none", repeats=repeats)
     models = [EvaluatedModel("teacher", teacher), EvaluatedModel("student", pupil)]
     scorers = make_scorers(["features", "memorisation"], ScorerContext(teacher, DIGITS, n, Path()))
@@ -111,7 +111,7 @@ def test_evaluation_repeats_every_cell_with_further_seeds(teacher: Model, pupil:
 
 
 def test_memorisation_scorer_of_text_compares_words() -> None:
-    task = TASKS["tiny-text"]
+    task = TASKS["words"]
     assert isinstance(task, TextTask)
     (scorer,) = make_scorers(["memorisation"], ScorerContext(None, task, 8, Path()))
     stride = len(task.data.train) // 500

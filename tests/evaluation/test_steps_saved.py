@@ -125,13 +125,13 @@ def test_tiny_speedup_runs_through_the_ordinary_pipeline(tmp_path: Path, monkeyp
     monkeypatch.setattr(protocols, "STUDENT_STEPS", (1,))
     monkeypatch.setattr(protocols, "STEPS_SAVED_REPEATS", 2)
     out = tmp_path / "out"
-    line = ["eval", "--protocol", "tiny-speedup", "--student", "tiny-digits-student", "--limit", "40"]
+    line = ["eval", "--protocol", "steps-saved", "--student", "digits-student", "--limit", "40"]
     done = CliRunner().invoke(app, [*line, "--json", "--out", str(out)])
     assert done.exit_code == 0, done.output
     told = json.loads(done.stdout)
     assert told == json.loads((out / "results.json").read_text())
     assert {path.name for path in out.iterdir()} == {"parts", "quality.png", "report.html", "results.json", "samples"}
-    assert told["task"] == "tiny-digits" and told["diversity"] == "recall"
+    assert told["task"] == "digits" and told["diversity"] == "recall"
     assert [(cell["row"], cell["steps"], cell["repeats"]) for cell in told["cells"]] == [
         ("teacher", 1, 2), ("teacher", 2, 2), ("student", 1, 2)
     ]  # fmt: skip
@@ -144,7 +144,7 @@ def test_tiny_speedup_runs_through_the_ordinary_pipeline(tmp_path: Path, monkeyp
 @pytest.mark.slow
 def test_tiny_speedup_resumes_and_takes_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protocols, "TEACHER_STEPS", (1,))
-    line = ["eval", "--protocol", "tiny-speedup", "--student", "tiny-digits-student", "--limit", "40"]
+    line = ["eval", "--protocol", "steps-saved", "--student", "digits-student", "--limit", "40"]
     line += ["--repeats", "2", "--steps", "3", "--out", str(tmp_path / "out")]
     shown = CliRunner().invoke(app, line, env={"COLUMNS": "200"})
     assert shown.exit_code == 0 and "Steps saved at equal quality" in shown.stdout, shown.output
@@ -159,21 +159,21 @@ def test_tiny_speedup_resumes_and_takes_steps(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.parametrize(
     "flags",
     [
-        ["--teacher", "tiny-digits"],
-        ["--model", "b=tiny-digits"],
+        ["--teacher", "digits"],
+        ["--model", "b=digits"],
         ["--judge", "gpt2"],
         ["--samples", "x.npy"],
         ["--temperatures", "1"],
     ],
 )
 def test_tiny_speedup_rejects_flags_it_cannot_follow(flags: list[str], tmp_path: Path) -> None:
-    line = ["eval", "--protocol", "tiny-speedup", "--out", str(tmp_path / "out")]
+    line = ["eval", "--protocol", "steps-saved", "--out", str(tmp_path / "out")]
     done = CliRunner().invoke(app, [*line, *flags])
     assert done.exit_code == 2 and flags[0] in done.stderr and not (tmp_path / "out").exists()
 
 
-def test_tiny_speedup_passes_the_device_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    line = ["eval", "--protocol", "tiny-speedup", "--out", str(tmp_path / "out"), "--device"]
+def test_protocol_passes_the_device_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    line = ["eval", "--protocol", "steps-saved", "--out", str(tmp_path / "out"), "--device"]
     done = CliRunner().invoke(app, [*line, "nowhere"])
     assert done.exit_code == 2 and "no device 'nowhere'" in done.stderr
     used: list[tuple[object, ...]] = []
@@ -184,4 +184,4 @@ def test_tiny_speedup_passes_the_device_on(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr("di4c_cli.evaluation.pipeline.load_models", stop)
     CliRunner().invoke(app, [*line, "cpu:0"])
-    assert used == [("tiny-digits-student", "tiny-digits", {}, "cpu:0")]
+    assert used == [("fashion-student", "fashion", {}, "cpu:0")]

@@ -31,17 +31,17 @@ from tests.helpers.small_run import RandomSource
 
 POOL = 5
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
-    "text": ("di4c/tiny-text", {}),
-    "no control variate": ("di4c/tiny-text", {"method.control_variate": "none"}),
-    "convex control variate": ("di4c/tiny-text", {"method.control_variate": "convex"}),
-    "latent by latent at delta": ("di4c/tiny-pixels", {}),
+    "text": ("di4c/words", {}),
+    "no control variate": ("di4c/words", {"method.control_variate": "none"}),
+    "convex control variate": ("di4c/words", {"method.control_variate": "convex"}),
+    "latent by latent at delta": ("di4c/pixels", {}),
     "stratified, confidence step": (
-        "di4c/tiny-digits",
+        "di4c/digits",
         {"method.stratified": True, "method.teacher_step": "confidence", "latent.distribution": "uniform"},
     ),
-    "one latent each, in chunks": ("di4c/tiny-text", {"method.latents": 2, "method.chunk_mb": 0.001}),
-    "mixture teacher": ("di4c/tiny-text", {"teacher": "run/student"}),
-    "mixture teacher, one latent each": ("di4c/tiny-text", {"teacher": "run/student", "method.latents": 2}),
+    "one latent each, in chunks": ("di4c/words", {"method.latents": 2, "method.chunk_mb": 0.001}),
+    "mixture teacher": ("di4c/words", {"teacher": "run/student"}),
+    "mixture teacher, one latent each": ("di4c/words", {"teacher": "run/student", "method.latents": 2}),
 }
 
 
@@ -75,8 +75,8 @@ def errors(recipe: Recipe) -> dict[str, float]:
 def teacher_pool(accelerator: Accelerator) -> Tensor:
     """The teacher's samples for a run without data."""
     values = {"data": "teacher", "training.synthetic_share": 1.0, "training.synthetic_pool": POOL}
-    recipe = recipe_file.read("tiny-digits", values)
-    teacher = di4c_cli.load("tiny-digits")
+    recipe = recipe_file.read("digits", values)
+    teacher = di4c_cli.load("digits")
     source = RandomSource(64, 8, 10)
     mixed = with_synthetic(source, recipe, teacher, 1, accelerator, lambda text: None)  # type: ignore[arg-type]
     assert isinstance(mixed, SyntheticMixture)
@@ -84,7 +84,7 @@ def teacher_pool(accelerator: Accelerator) -> Tensor:
 
 
 def main(out: str) -> None:
-    distill(small("di4c/tiny-text"), Path(out) / "run", RunOptions(keep_group=True))
+    distill(small("di4c/words"), Path(out) / "run", RunOptions(keep_group=True))
     os.chdir(out)
     found = {case: errors(small(name, **overrides)) for case, (name, overrides) in CASES.items()}
     if os.environ["RANK"] == "0":

@@ -25,7 +25,6 @@ from di4c_cli.cli.app import app
 
 OVERRIDES = (1 << 1) | (1 << 2)
 """CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH: with them file permissions mean nothing."""
-COLOUR = re.compile(r"\x1b\[(?:\d+;)*(?:3[0-9]|4[0-9]|9[0-7]|10[0-7])(?:;\d+)*m")
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07|\r")
 
 

@@ -37,7 +37,7 @@ STEPS = 3
 def recipe(steps: int, precision: str = "fp32") -> Recipe:
     """The embedded DiT with 4 samples and 4 latents."""
     values = {"iterations": steps, "batch": 4, "checkpoint_every": 2, "precision": precision}
-    return recipe_file.read("di4c/tiny-text", {f"training.{k}": v for k, v in values.items()} | {"method.latents": 4})
+    return recipe_file.read("di4c/words", {f"training.{k}": v for k, v in values.items()} | {"method.latents": 4})
 
 
 def plugin() -> FullyShardedDataParallelPlugin:

@@ -28,8 +28,8 @@ from di4c_cli.training.pretrain_config import RunRecipe
 from di4c_cli.training.processes import Stopped
 from di4c_cli.training.run import RunOptions, distill, pretrain
 
-PAPER = "di4c/tiny-digits"
-"""The recipe with every term of the paper's loss; the default one is `tiny-digits`."""
+PAPER = "di4c/digits"
+"""The recipe with every term of the paper's loss; the default one is `digits`."""
 PATIENCE = 300
 """Seconds; a busy machine must not fail a test."""
 
@@ -46,7 +46,7 @@ DIGITS = {
 }
 
 
-def make_teacher(folder: Path, name: str = "tiny-digits", latent: LatentConfig | None = None) -> Path:
+def make_teacher(folder: Path, name: str = "digits", latent: LatentConfig | None = None) -> Path:
     """A teacher folder with random weights for the 8x8 digits."""
     config = ModelConfig(
         kind="teacher" if latent is None else "student",
@@ -63,7 +63,7 @@ def make_teacher(folder: Path, name: str = "tiny-digits", latent: LatentConfig |
 
 
 def small_recipe(teacher: Path | str, **overrides: Any) -> Recipe:
-    """The Di4C recipe of tiny-digits shrunk: 4 samples, 4 latents, 6 steps; keys with `__` for the dots."""
+    """The Di4C recipe of digits shrunk: 4 samples, 4 latents, 6 steps; keys with `__` for the dots."""
     values = {
         "teacher": str(teacher),
         "training.iterations": 6,
@@ -76,14 +76,14 @@ def small_recipe(teacher: Path | str, **overrides: Any) -> Recipe:
 
 
 def small_recipe_of(method: str, teacher: Path | str, **overrides: Any) -> Recipe:
-    """The recipe of another method for tiny-digits shrunk in the same way."""
+    """The recipe of another method for digits shrunk in the same way."""
     values = {"teacher": str(teacher), "training.iterations": 6, "training.batch": 4, "training.checkpoint_every": 3}
     values |= {key.replace("__", "."): value for key, value in overrides.items()}
-    return recipe_file.read(recipe_file.with_method("tiny-digits", method), values)
+    return recipe_file.read(recipe_file.with_method("digits", method), values)
 
 
 def small_variational_recipe(teacher: Path | str, **overrides: Any) -> Recipe:
-    """The variational recipe of tiny-digits, without the teacher's own samples."""
+    """The variational recipe of digits, without the teacher's own samples."""
     sizes = {"method__encoder_width": 16, "latent__prior_width": 8, "latent__dim": 2, "training__synthetic_share": 0.0}
     return small_recipe_of("variational", teacher, **sizes | overrides)
 
@@ -142,8 +142,10 @@ def wait_for_steps(out: Path, count: int) -> None:
 
 
 def weights(out: Path) -> dict[str, torch.Tensor]:
-    """Tensors of a run's student."""
-    return load_file(out / "student" / "model.safetensors")
+    """Tensors of a run's student, with its adapter."""
+    student = out / "student"
+    adapter = student / "adapter_model.safetensors"
+    return load_file(student / "model.safetensors") | (load_file(adapter) if adapter.exists() else {})
 
 
 def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:

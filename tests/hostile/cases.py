@@ -36,6 +36,7 @@ LIBRARIES = [
         "torch.distributed",
     ),
     *("torch._dynamo", "torch.utils._sympy.functions"),
+    *("transformers", "transformers.models.gpt2.modeling_gpt2", "transformers.models.auto.modeling_auto"),
 ]
 
 

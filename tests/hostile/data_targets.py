@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 
 from tests.hostile import bombs
-from tests.hostile.damage import SHORT, Case, copy, damage
+from tests.hostile.damage import SHORT, Case, copy, damage, link
 from tests.hostile.mutations import mutate
 
 
@@ -32,13 +32,15 @@ def dataset(root: Path, place: Path, rng: random.Random) -> Case:
     copy(root / "models" / model, place / "in" / "model")
     story = damage(path, rng) if rng.random() < 0.8 else bombs.odd(path, rng)
     more = rng.choice([[], [], ["--dry-run"]])
-    chosen = "di4c/tiny-pixels" if model == "pixels" else "di4c/tiny-digits"
+    chosen = "di4c/pixels" if model == "pixels" else "di4c/digits"
     words = ["distill", "--teacher", "in/model", "--recipe", chosen, "--data", f"in/{name}", *SHORT, "--latents", "2"]
     return Case([*words, "--out", "out/r", *more], f"{name}: {story}")
 
 
 def samples(root: Path, place: Path, rng: random.Random) -> Case:
-    """A stranger's samples, reference images and reference statistics."""
+    """A stranger's samples, reference images, texts and statistics."""
+    if rng.random() < 0.3:
+        return _texts(root, place, rng)
     name = rng.choice(["digits.npz", "digits.npy", "grey", "digits-packed.npz"])
     reference = rng.choice(["statistics.npz", "statistics.npz", "grey", "digits.npz"])
     one = copy(root / "data" / name, place / "in" / "samples" / name)
@@ -57,6 +59,17 @@ def samples(root: Path, place: Path, rng: random.Random) -> Case:
         "out/e",
     ]
     return Case(words, f"{chosen.name}: {story}")
+
+
+def _texts(root: Path, place: Path, rng: random.Random) -> Case:
+    """Texts that a judge compares with reference texts."""
+    names = [rng.choice(["texts.txt", "texts.jsonl"]) for _ in range(2)]
+    paths = [copy(root / "data" / name, place / "in" / part / name) for part, name in zip("sr", names, strict=True)]
+    chosen = rng.choice(paths)
+    story = damage(chosen, rng) if rng.random() < 0.5 else bombs.odd(chosen, rng)
+    link(root / "judge", place / "in" / "judge")
+    words = ["eval", "--samples", f"in/s/{names[0]}", "--reference", f"in/r/{names[1]}", "--judge", "in/judge"]
+    return Case([*words, "-n", rng.choice(["1", "3", "50"]), "--out", "out/e"], f"{chosen.name}: {story}")
 
 
 def tokenizer(root: Path, place: Path, rng: random.Random) -> Case:
@@ -79,7 +92,7 @@ def tokenizer(root: Path, place: Path, rng: random.Random) -> Case:
                 "--teacher",
                 "in/model",
                 "--recipe",
-                "di4c/tiny-digits",
+                "di4c/digits",
                 "--data",
                 "in/corpus.txt",
                 *SHORT,
@@ -101,6 +114,7 @@ def prompts(root: Path, place: Path, rng: random.Random) -> Case:
         copy(root / "models" / "digits", place / "in" / "digits")
         story = damage(copy(root / "shards", place / "in" / "shards"), rng, ".json")
         words = ["sample", "--teacher", "in/digits", "-n", "4", "--steps", "1", "--out", "in/shards"]
+        words += ["--processes", "2"] if rng.random() < 0.1 else []
         return Case(words, story, replaced=("in/shards",))
     name = {"--prompt-file": "prompt.txt", "--infill": "infill.txt"}.get(way) or rng.choice(
         ["prompts.txt", "prompts.npy"]
@@ -119,7 +133,8 @@ def prompts(root: Path, place: Path, rng: random.Random) -> Case:
             "--model",
             "di4c-d=in/text",
         ]
-        words += [way, f"in/{name}", "-n", "5", "--out", "out/e"]
+        link(root / "judge", place / "in" / "judge")
+        words += [way, f"in/{name}", "--judge", "in/judge", "-n", "5", "--out", "out/e"]
     else:
         words = ["sample", "--teacher", "in/text", "-n", "1", "--steps", "1", way, f"in/{name}"]
     return Case(words, story)

@@ -7,14 +7,17 @@ import random
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import typer
 
 from di4c_cli.cli.app import app
+from di4c_cli.methods import METHODS
 from tests.hostile.mutations import CONTROLS, MARKUP
-from tests.hostile.option_values import NUMBERS, PATHS, SETTINGS, TEXTS, WORDS, YAMLS
+from tests.hostile.option_values import NUMBERS, PATHS, TEXTS, WORDS, YAMLS
+from tests.hostile.schema_values import settings
 
 BASES: dict[str, list[list[str]]] = {
     "sample": [
@@ -25,23 +28,39 @@ BASES: dict[str, list[list[str]]] = {
     "eval": [
         ["--teacher", "in/digits", "--steps", "1", "-n", "3", "--out", "out/e"],
         ["--samples", "in/data/digits.npz", "-n", "4"],
+        ["--samples", "in/data/texts.txt", "--judge", "in/judge", "--reference", "in/data/texts.jsonl", "-n", "3"],
     ],
     "distill": [
-        [*("--teacher", "in/digits", "--recipe", "di4c/tiny-digits", "--out", "out/r", "--iterations", "1"), *more]
-        for more in (["--dry-run", "--batch", "2", "--latents", "2"], ["--batch", "2", "--latents", "2"])
+        [*("--teacher", "in/digits", "--recipe", recipe, "--out", "out/r", "--iterations", "1", "--batch", "2"), *more]
+        for recipe, more in (
+            ("di4c/digits", ["--dry-run", "--latents", "2"]),
+            ("di4c/digits", ["--latents", "2"]),
+            ("di4c/digits", ["--latents", "2", "--set", "training.adapter=lora"]),
+            ("moment_matching/digits", []),
+            ("sdtt/digits", ["--rounds", "1"]),
+            ("digits", []),
+        )
     ],
     "sweep": [["in/sweep.yaml", "--teacher", "in/digits", "--iterations", "1", "--samples", "2", "--out", "out/s"]],
-    "pretrain": [["--recipe", "pretrain/tiny-digits", "--iterations", "1", "--out", "out/p"]],
+    "pretrain": [["--recipe", "pretrain/digits", "--iterations", "1", "--out", "out/p"]],
     "push": [["in/digits", "me/model"]],
     "report": [["in/run", "--out", "out/page.html"]],
     "compare": [["in/evaluation", "in/evaluation"]],
     "bench-latency": [
         ["--teacher", "in/digits", "--steps", "1", "--batch-size", "1", "--warmup", "1", "--out", "out/l.png"]
     ],
-    "convert": [["in/sdtt", "out/m"], ["in/digits", "out/m", "--force"]],
-    "teachers": [[], ["tiny-text"]],
-    "recipes show": [["tiny-digits"]],
+    "convert": [
+        ["in/sdtt", "out/m"],
+        ["in/digits", "out/m", "--force"],
+        ["in/llada", "out/m"],
+        ["in/adapter", "out/m", "--base", "digits"],
+    ],
+    "teachers": [[], ["words"]],
+    "recipes show": [["digits"]],
 }
+
+LINK, LINKED = "special/\udcff", "in/digits"
+"""A link, whose name is no text, to a model."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +80,8 @@ def parameters() -> list[Parameter]:
 
 
 def _walk(command: Any, path: list[str]) -> Iterator[Parameter]:
-    for name, sub in getattr(command, "commands", {}).items():
-        yield from _walk(sub, [*path, name])
+    for name in getattr(command, "commands", {}):
+        yield from _walk(command.get_command(None, name), [*path, name])
     position = 0
     for one in command.params:
         if one.name in ("help", "install_completion", "show_completion"):  # Typer's own, which change a shell's files
@@ -86,13 +105,20 @@ def values(parameter: Parameter) -> list[str]:
     if parameter.kind == "Path":
         return [*PATHS, *TEXTS]
     if parameter.name == "--set":
-        return [
-            *TEXTS,
-            *(f"{key}={value}" for key in SETTINGS for value in (*NUMBERS[:24], *TEXTS[:9], *WORDS[:3], *YAMLS)),
-        ]
+        return [*TEXTS, *_settings()]
     if parameter.name == "--model":
         return [*TEXTS, *(f"{row}={path}" for row in ("row", "", MARKUP, CONTROLS) for path in PATHS)]
     return [*TEXTS, *WORDS, *PATHS, *NUMBERS[:20]]
+
+
+@cache
+def _settings() -> list[str]:
+    """Every key of the recipes, and two that none has, with odd values and those at its limits."""
+    found: dict[str, list[Any]] = {"": [], "nothing.at.all": []}
+    for method in METHODS:
+        found |= settings("distill", method)
+    odd = [*NUMBERS[:24], *TEXTS[:9], *WORDS[:3], *YAMLS]
+    return [f"{key}={value}" for key, limits in found.items() for value in (*odd, *limits)]
 
 
 def grid() -> list[tuple[Parameter, str]]:
@@ -129,7 +155,7 @@ def make_special(place: Path) -> None:
     (folder / "loop").symlink_to("loop")
     (folder / "dangling").symlink_to("nowhere/at/all")
     (folder / "folder").mkdir()
-    (folder / "\udcff").symlink_to("../in/digits")
+    (place / LINK).symlink_to(f"../{LINKED}")
     (folder / "empty").write_bytes(b"")
     (folder / "λ 字\x1b[8m").write_text("x\n")
     (folder / "closed").write_text("x\n")

@@ -19,6 +19,7 @@ USUAL = {
     "picture": {"a.png"},
     "report": {"page.html"},
     "eval": {"e/results.json", "e/report.html", "e/quality.png"},
+    "adapter": {f"r/student/{name}" for name in (*MODEL, "adapter_model.safetensors", "adapter_config.json")},
     "distill": {f"r/student/{name}" for name in MODEL} | {"r/recipe.yaml", "r/metrics.jsonl", "r/curves.png"},
 }
 """Files that each command leaves."""
@@ -48,8 +49,9 @@ def plan(root: Path, place: Path, rng: random.Random) -> Plan:
         "picture": ["sample", "--teacher", digits, "-n", "1", "--steps", "1", "--out", f"{out}/a.png"],
         "report": ["report", str(place / "in" / "evaluation"), "--out", f"{out}/page.html"],
         "eval": ["eval", "--teacher", digits, "--steps", "1", "-n", "3", "--out", f"{out}/e"],
-        "distill": ["distill", "--teacher", digits, "--recipe", "di4c/tiny-digits", *short, "--out", f"{out}/r"],
+        "distill": ["distill", "--teacher", digits, "--recipe", "di4c/digits", *short, "--out", f"{out}/r"],
     }
+    commands["adapter"] = [*commands["distill"], "--set", "training.adapter=lora"]
     name = rng.choice(sorted(commands))
     if name == "replace":
         shutil.copytree(root / "models" / "text", place / "out" / "model")

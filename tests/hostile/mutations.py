@@ -56,6 +56,19 @@ def value(rng: random.Random) -> Any:
     return nested(rng.choice([20, 150, 300, 2000]), rng.random() < 0.5)
 
 
+def changed(old: Any, rng: random.Random) -> Any:
+    """A value in another one's place: any, or half of the time one that is near it or means something else."""
+    if rng.random() < 0.5 or old is None or isinstance(old, (dict, list)):
+        return value(rng)
+    if isinstance(old, bool):
+        return rng.choice([not old, str(old), int(old)])
+    if isinstance(old, str):
+        paths = [f"../{old}", f"./{old}", f"/{old}", f"{old}/{old}", f".{old}"]
+        return rng.choice([*paths, f"{old}x", old[:-1], old.upper(), f"(?:{old})*", f".*{old}$", [old], old * 1000])
+    sizes = [old + 1, old - 1, old * 2, old / 2, old // 2, -old, old * 1000, old * 10**6, old * 10**12]
+    return rng.choice([*sizes, float(old), str(old), [old], bool(old)])
+
+
 def nested(depth: int, lists: bool) -> Any:
     """A value inside so many others."""
     tree: Any = 1
@@ -85,7 +98,7 @@ def change_tree(tree: Any, rng: random.Random) -> Any:
         node, key = rng.choice(found)
         way = rng.random()
         if way < 0.6:
-            node[key] = value(rng)
+            node[key] = changed(node[key], rng)
         elif way < 0.7:
             del node[key]
         elif way < 0.8 and isinstance(node, dict):

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 import torch
+import yaml
 from PIL import Image
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 from typer.testing import CliRunner
 
@@ -37,7 +40,9 @@ FOREIGN: dict[str, list[str]] = {
     **{name: [] for name in ("llada", "dream", "a2d", "bert", "roberta", "esm")},
 }
 """Published layouts, and the options with which they are converted."""
-OWN = ("digits", "text", "codes", "pixels", "student")
+VARIANTS = ("duo", "udlm", "shards", "pickled-shards", "pickle", "lines")
+"""Layouts that are made of others: another process, weights in several files, torch's own files, vocab.txt."""
+OWN = ("digits", "text", "codes", "pixels", "student", "llama", "encoder", "uniform")
 
 
 def build(root: Path) -> Path:
@@ -65,6 +70,7 @@ def _build(root: Path) -> None:
     _models(root / "models")
     _data(root / "data")
     _recipes(root / "recipes")
+    _judge(root / "judge")
     _results(root)
     for path in root.rglob("*"):
         path.chmod(0o755 if path.is_dir() else 0o644)
@@ -81,7 +87,41 @@ def _models(root: Path) -> None:
     convert(str(GOLDEN / "sdtt"), root / "text", tokenizer=str(root / "tokenizers" / "words.json"))
     convert(str(GOLDEN / "maskgit"), root / "codes", heads=4, vqgan=str(GOLDEN / "vqgan"))
     convert(str(GOLDEN / "tauldr" / "teacher"), root / "pixels")
-    convert("tiny-text-student", root / "student")
+    convert("words-student", root / "student")
+    _variants(root)
+    for source, name in (("llada", "llama"), ("esm", "encoder"), ("duo", "uniform")):
+        convert(str(root / source), root / name)
+
+
+def _variants(root: Path) -> None:
+    """The layouts `VARIANTS`."""
+    for name, source in zip(VARIANTS, ("mdlm", "mdlm", "llada", "dream", "bert", "esm"), strict=True):
+        shutil.copytree(root / source, root / name)
+    for name in ("duo", "udlm"):
+        settings = json.loads((root / name / "config.json").read_text())
+        (root / name / "config.json").write_text(json.dumps(settings | {"model_type": name, "time_conditioning": True}))
+    for name, ending, save in (("shards", "safetensors", save_file), ("pickled-shards", "bin", torch.save)):
+        _shard(root / name, ending, save)
+    tensors = load_file(root / "pickle" / "model.safetensors")
+    torch.save(tensors, root / "pickle" / "pytorch_model.bin")
+    (root / "pickle" / "model.safetensors").unlink()
+    tree = json.loads((root / "lines" / "tokenizer.json").read_text())
+    ids = {**tree["model"]["vocab"], **{entry["content"]: entry["id"] for entry in tree["added_tokens"]}}
+    (root / "lines" / "vocab.txt").write_text("".join(f"{token}\n" for token in sorted(ids, key=ids.__getitem__)))
+    (root / "lines" / "tokenizer.json").unlink()
+
+
+def _shard(folder: Path, ending: str, save: Callable[[dict[str, torch.Tensor], Path], None]) -> None:
+    """The weights in two files with an index, as transformers writes large models."""
+    tensors = load_file(folder / "model.safetensors")
+    names = sorted(tensors)
+    stem = "model" if ending == "safetensors" else "pytorch_model"
+    parts = {f"{stem}-0000{i + 1}-of-00002.{ending}": names[i::2] for i in range(2)}
+    for file, own in parts.items():
+        save({name: tensors[name] for name in own}, folder / file)
+    listed = {"metadata": {"total_size": 1}, "weight_map": {name: file for file, own in parts.items() for name in own}}
+    (folder / f"{stem}.{ending}.index.json").write_text(json.dumps(listed))
+    (folder / "model.safetensors").unlink()
 
 
 def _tokenizers(root: Path) -> None:
@@ -127,9 +167,9 @@ def _data(root: Path) -> None:
     np.savez(root / "colours.npz", images=rng.integers(0, 256, (12, 8, 8, 3), dtype=np.uint8))
     _pictures(root, rng)
     (root / "prompt.txt").write_text("a b the\n")
-    (root / "infill.txt").write_text("a [MASK*3] the [MASK] b\n")
-    (root / "prompts.txt").write_text("a b\nthe c\n")
-    np.save(root / "prompts.npy", rng.integers(0, 60, (3, 5)))
+    (root / "infill.txt").write_text("a [MASK*20] the [MASK] b\n")
+    (root / "prompts.txt").write_text("a b\n" + "the c a b " * 4 + "\n" + "a w1 w2 " * 5 + "\n")
+    np.save(root / "prompts.npy", rng.integers(0, 60, (3, 12)))
     (root / "texts.txt").write_text("\n".join(TEXTS[:3]) + "\n")
     (root / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
     shutil.copy(Path(__file__).parents[2] / "di4c_cli" / "embedded" / "assets" / "gpt2-LICENSE.txt", root / "notes.md")
@@ -173,23 +213,53 @@ def _pictures(root: Path, rng: np.random.Generator) -> None:
 def _recipes(root: Path) -> None:
     root.mkdir()
     for name, number in (
-        ("tiny-digits", 0),
-        ("di4c/tiny-digits", 1),
-        ("pretrain/tiny-digits", 2),
+        ("digits", 0),
+        ("di4c/digits", 1),
+        ("pretrain/digits", 2),
         ("ablations/alpha", 3),
+        ("moment_matching/digits", 4),
+        ("sdtt/digits", 5),
+        ("masked-lm", 6),
     ):
         shutil.copy(recipe_file.find(name), root / f"{number}-{name.replace('/', '-')}.yaml")
+    sweep = yaml.safe_load((root / "3-ablations-alpha.yaml").read_text())
+    (root / "3-ablations-alpha.yaml").write_text(yaml.safe_dump(sweep | {"rows": sweep["rows"][:2]}, sort_keys=False))
+    adapted = yaml.safe_load((root / "1-di4c-digits.yaml").read_text())
+    adapted["training"]["adapter"] = {"type": "lora", "rank": 4, "alpha": 8.0, "targets": ["out_proj"]}
+    (root / "7-adapter.yaml").write_text(yaml.safe_dump(adapted, sort_keys=False))
     from di4c_cli.training.launch import presets
 
     for name, path in list(presets().items())[:2]:
         shutil.copy(path, root / f"accelerate-{name}.yaml")
 
 
+def _judge(folder: Path) -> None:
+    """A GPT-2 of a few thousand random weights."""
+    import transformers
+
+    built = Tokenizer.from_file(str(folder.parent / "models" / "tokenizers" / "words.json"))
+    ends = {"bos_token": "w1", "eos_token": "w1"}
+    transformers.PreTrainedTokenizerFast(tokenizer_object=built, **ends).save_pretrained(folder)
+    sizes = {
+        "vocab_size": 128,
+        "n_positions": 64,
+        "n_embd": 16,
+        "n_layer": 1,
+        "n_head": 2,
+        "bos_token_id": 1,
+        "eos_token_id": 1,
+    }
+    transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes)).save_pretrained(folder)
+
+
 def _results(root: Path) -> None:
     """A run with its evaluation, a second result, statistics of a reference, and shards of samples."""
     teacher = str(root / "models" / "digits")
     short = ["--iterations", "2", "--batch", "2", "--latents", "2", "--set", "training.checkpoint_every=1"]
-    _call("distill", "--teacher", teacher, "--recipe", "di4c/tiny-digits", *short, "--out", str(root / "run"))
+    _call("distill", "--teacher", teacher, "--recipe", "di4c/digits", *short, "--out", str(root / "run"))
+    adapter = ["--set", "training.adapter={type: lora, rank: 2}", "--out", str(root / "adapter-run")]
+    _call("distill", "--teacher", "digits", "--recipe", "di4c/digits", *short, *adapter)
+    shutil.copytree(root / "adapter-run" / "student", root / "models" / "adapter")
     student = str(root / "run" / "student")
     _call(
         "eval",

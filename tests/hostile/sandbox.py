@@ -204,6 +204,7 @@ def _case(words: list[str], place: Path, streams: list[Path], side: int, prepare
         _confine(place.parent)
         os.chdir(place)
         os.environ.update(HOME=str(place / "home"), TMPDIR=str(place / "tmp"), DI4C_CACHE=str(place / "home" / "cache"))
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(place / "home" / "compiled")
         os.environ.pop("COLUMNS", None)
         tempfile.tempdir = None
         if prepare is not None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 
-from tests.hostile import grammar, hub_cases
+import yaml
+
+from tests.hostile import grammar, hub_cases, tensors
 from tests.hostile.damage import SHORT, STOP_SECONDS, Case, Target, copy, damage, files_of, link
 from tests.hostile.data_targets import dataset, prompts, samples, tokenizer
 from tests.hostile.mutations import mutate
-from tests.hostile.originals import FOREIGN, OWN
+from tests.hostile.originals import FOREIGN, OWN, VARIANTS
+from tests.hostile.schema_values import set_limit
 
 
 def options(root: Path, place: Path, rng: random.Random) -> Case:
@@ -31,10 +35,13 @@ def option_case(root: Path, place: Path, given: list[tuple[grammar.Parameter, st
             ("models/digits", "digits"),
             ("models/text", "text"),
             ("models/sdtt", "sdtt"),
+            ("models/llada", "llada"),
+            ("models/adapter", "adapter"),
+            ("judge", "judge"),
             ("run", "run"),
             ("data", "data"),
         ),
-        *(("evaluation", "evaluation"), ("shards", "shards"), ("recipes/0-tiny-digits.yaml", "recipe.yaml")),
+        *(("evaluation", "evaluation"), ("shards", "shards"), ("recipes/0-digits.yaml", "recipe.yaml")),
         *(("recipes/3-ablations-alpha.yaml", "sweep.yaml"), ("models/tokenizers/words.json", "words.json")),
     ):
         link(root / source, place / "in" / target)
@@ -48,18 +55,62 @@ def option_case(root: Path, place: Path, given: list[tuple[grammar.Parameter, st
     )
     paths = [Path(name) for name in named if str(Path(name)) not in (".", "..", "in")]
     prefixes = tuple(str(path) if path.parts[0] in ("in", "special") else path.parts[0] for path in paths)
+    if any(str(path) == grammar.LINK for path in paths):
+        prefixes += (grammar.LINKED,)
     return Case(words, "options", STOP_SECONDS, None, prefixes)
 
 
 def published(root: Path, place: Path, rng: random.Random) -> Case:
     """A checkpoint in a published layout."""
-    name = rng.choice(sorted(FOREIGN))
+    name = rng.choice([*sorted(FOREIGN), *VARIANTS])
     folder = copy(root / "models" / name, place / "in" / "model")
-    words = ["convert", "in/model", "out/model", *FOREIGN[name]]
+    words = ["convert", "in/model", "out/model", *FOREIGN.get(name, [])]
     if name == "maskgit" and rng.random() < 0.5:
         vqgan = copy(root / "models" / "vqgan", place / "in" / "vqgan")
         return Case([*words, "--vqgan", "in/vqgan"], damage(vqgan, rng, ".yaml"), model="out/model")
-    return Case(words, damage(folder, rng), model="out/model")
+    return Case(words, f"{name}: {damage(folder, rng)}", model="out/model")
+
+
+def adapter(root: Path, place: Path, rng: random.Random) -> Case:
+    """A stranger's adapter, of an embedded teacher or one named with --base, alone or inside its run."""
+    inside = rng.random() < 0.5
+    folder = copy(root / ("adapter-run" if inside else "models/adapter"), place / "in" / "model")
+    way = rng.random()
+    if way < 0.5:
+        story = damage(folder, rng, ".json", ".yaml")
+    elif way < 0.8:
+        story = tensors.change_adapter(folder / "student" if inside else folder, rng)
+    else:
+        story = _other_teacher(folder, inside, rng)
+    base = rng.choice([[], ["--base", "digits"], ["--base", "in/model"], ["--base", "digits-student"]])
+    words = rng.choice(
+        [
+            ["convert", "in/model", "out/model", *base],
+            ["convert", "in/model", "out/model", *base],
+            ["sample", "--student", "in/model", "-n", "1", "--steps", "1", "--out", "out/a.png"],
+            ["eval", "--student", "in/model", "--steps", "1", "-n", "2", "--out", "out/e"],
+            ["distill", "--teacher", "in/model", "--recipe", "di4c/digits", *SHORT, "--out", "out/r"],
+            ["push", "in/model", "me/model"],
+        ]
+    )
+    prepare = hub_cases.serve({}) if words[0] == "push" else None
+    return Case(words, story, prepare=prepare, model="out/model" if words[0] == "convert" else "")
+
+
+def _other_teacher(folder: Path, inside: bool, rng: random.Random) -> str:
+    """Another teacher in the adapter's history: itself, the folder around it, a name, a path that is not there."""
+    student = folder / "student" if inside else folder
+    names = ["student", "model", "in/model", "in/model/student", "digits-student", "words", "me/model", "", ".."]
+    name = rng.choice(names)
+    tree = json.loads((student / "config.json").read_text())
+    tree["provenance"] |= {"teacher": Path(name).name if rng.random() < 0.7 else name}
+    if rng.random() < 0.7:
+        tree["provenance"]["base_digest"] = rng.choice([None, 0, "", "f" * 64, []])
+    (student / "config.json").write_text(json.dumps(tree))
+    path = folder / "recipe.yaml"
+    recipe = yaml.safe_load(path.read_text()) if inside else {}
+    path.write_text(yaml.safe_dump(recipe | {"teacher": name}))
+    return f"teacher {name!r}"
 
 
 def folder(root: Path, place: Path, rng: random.Random) -> Case:
@@ -73,14 +124,14 @@ def folder(root: Path, place: Path, rng: random.Random) -> Case:
             ["sample", "--student", "in/model", "-n", "1", "--json"],
             ["convert", "in/model", "out/model"],
             ["convert", "in/model", "out/model", "--verbose"],
-            ["eval", "--teacher", "in/model", "--steps", "1", "-n", "2", "--out", "out/e"],
+            ["eval", "--teacher", "in/model", "--steps", "1", "-n", "2", "--out", "out/e", *_processes(rng)],
             ["distill", "--teacher", "in/model", "--dry-run", "--data", "teacher", *SHORT, "--out", "out/r"],
             [
                 "distill",
                 "--teacher",
                 "in/model",
                 "--recipe",
-                "di4c/tiny-digits",
+                "di4c/digits",
                 "--data",
                 "teacher",
                 *SHORT,
@@ -90,12 +141,15 @@ def folder(root: Path, place: Path, rng: random.Random) -> Case:
             ["push", "in/model", "me/model"],
         ]
     )
+    if words[0] == "eval" and _ending(name) == "txt":
+        link(root / "judge", place / "in" / "judge")
+        words += ["--judge", "in/judge"]
     prepare = hub_cases.serve({}) if words[0] == "push" else None
     return Case(words, f"{name}: {story}", prepare=prepare, model="out/model" if words[0] == "convert" else "")
 
 
 def _ending(name: str) -> str:
-    return "txt" if name in ("text", "student") else "png"
+    return "png" if name in ("digits", "codes", "pixels", "adapter") else "txt"
 
 
 def recipe(root: Path, place: Path, rng: random.Random) -> Case:
@@ -103,10 +157,10 @@ def recipe(root: Path, place: Path, rng: random.Random) -> Case:
     path = copy(rng.choice(files_of(root / "recipes")), place / "in" / "recipe.yaml")
     kind = path.read_text()
     copy(root / "models" / "digits", place / "in" / "digits")
-    story = mutate(path, rng)
+    story = _other_recipe(path, rng)
     teacher = ["--teacher", "in/digits"]
     if "compute_environment" in kind or "distributed_type" in kind:
-        chosen = ["--recipe", "di4c/tiny-digits", "--accelerate-config", "in/recipe.yaml"]
+        chosen = ["--recipe", "di4c/digits", "--accelerate-config", "in/recipe.yaml"]
         words = [
             "distill",
             *teacher,
@@ -130,6 +184,21 @@ def recipe(root: Path, place: Path, rng: random.Random) -> Case:
     return Case(words, story, STOP_SECONDS)
 
 
+def _processes(rng: random.Random) -> list[str]:
+    """Sometimes two processes, which take a while to start."""
+    return ["--processes", "2"] if rng.random() < 0.05 else []
+
+
+def _other_recipe(path: Path, rng: random.Random) -> str:
+    """Values at their limits, or any change of the file."""
+    tree = yaml.safe_load(path.read_text())
+    if "kind" not in tree or rng.random() < 0.5:
+        return mutate(path, rng)
+    story = set_limit(tree, rng)
+    path.write_text(yaml.safe_dump(tree))
+    return story
+
+
 def run(root: Path, place: Path, rng: random.Random) -> Case:
     """A stranger's run folder: sampled, evaluated, reported, resumed, pushed."""
     path = copy(root / "run", place / "in" / "run")
@@ -143,7 +212,7 @@ def run(root: Path, place: Path, rng: random.Random) -> Case:
         "--teacher",
         "in/digits",
         "--recipe",
-        "di4c/tiny-digits",
+        "di4c/digits",
         "--iterations",
         "2",
         *more,
@@ -170,7 +239,7 @@ def result(root: Path, place: Path, rng: random.Random) -> Case:
     path = copy(root / "run" / "evaluation", place / "in" / "e")
     copy(root / "evaluation", place / "in" / "other")
     story = damage(path, rng, ".json")
-    again = ["eval", "--teacher", "in/digits", "--steps", "1,2", "-n", "3", "--out", "in/e"]
+    again = ["eval", "--teacher", "in/digits", "--steps", "1,2", "-n", "3", "--out", "in/e", *_processes(rng)]
     words = rng.choice(
         [
             ["report", "in/e", "--out", "out/page.html"],
@@ -189,7 +258,7 @@ def result(root: Path, place: Path, rng: random.Random) -> Case:
 
 def hub(root: Path, place: Path, rng: random.Random) -> Case:
     """A stranger's Hub repository, and an endpoint that misbehaves."""
-    name = rng.choice(["text", "codes", "sdtt", "digits", "student"])
+    name = rng.choice(["text", "codes", "sdtt", "digits", "student", "shards", "pickled-shards", "adapter", "llama"])
     repository = copy(root / "models" / name, place / "in" / "repository")
     story = damage(repository, rng, ".json") if rng.random() < 0.7 else "intact"
     fault = hub_cases.fault(rng) if rng.random() < 0.5 or story == "intact" else None
@@ -209,10 +278,11 @@ def hub(root: Path, place: Path, rng: random.Random) -> Case:
 
 TARGETS: dict[str, tuple[Target, int]] = {
     "options": (options, 10),
-    "published checkpoint": (published, 4),
+    "published checkpoint": (published, 6),
     "model folder": (folder, 5),
+    "adapter": (adapter, 3),
     "Hub repository": (hub, 3),
-    "recipe": (recipe, 4),
+    "recipe": (recipe, 5),
     "run": (run, 4),
     "result": (result, 3),
     "dataset": (dataset, 5),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from di4c_cli import load
-from tests.hostile.mutations import TEXTS
+from tests.hostile.mutations import TEXTS, changed, json_text
 
 SUFFIXES = (".safetensors", ".pt", ".pth", ".ckpt")
 CHANGES: dict[str, Callable[[torch.Tensor], torch.Tensor | None]] = {
@@ -45,15 +46,48 @@ def change(path: Path, rng: random.Random) -> str:
     table: Any = next((tree[key] for key in ("state_dict", "model_state_dict", "model") if key in tree), tree)
     name = rng.choice([key for key, value in table.items() if isinstance(value, torch.Tensor) and value.numel()])
     way = rng.choice(sorted(CHANGES))
-    changed = CHANGES[way](table[name])
+    new = CHANGES[way](table[name])
     del table[name]
-    if changed is not None:
-        table[rng.choice(TEXTS[:-9]) if way == "renamed" else name] = changed
+    if new is not None:
+        table[rng.choice(TEXTS[:-9]) if way == "renamed" else name] = new
     if safe:
         save_file({key: value.contiguous() for key, value in tree.items()}, path)
     else:
         torch.save(tree, path, _use_new_zipfile_serialization=rng.random() < 0.7)
     return f"{path.name}: '{name}' {way}"
+
+
+def change_adapter(folder: Path, rng: random.Random) -> str:
+    """Another rank in files or settings, a factor without its other one, a weight of the base among those of λ."""
+    path, rest, settings = (folder / name for name in ("adapter_model.safetensors", "model.safetensors", "config.json"))
+    factors, own, tree = load_file(path), load_file(rest), json.loads(settings.read_text())
+    name = rng.choice(sorted(factors))
+    rank = rng.choice([0, 1, 3, 8, 1000])
+    way = rng.choice(["rank", "rank everywhere", "settings", "alone", "elsewhere", "base weight", "change"])
+    if way == "rank":
+        factors[name] = torch.ones(rank, factors[name].shape[1])
+    elif way == "rank everywhere":
+        for key, value in factors.items():
+            down = ".lora_A." in key
+            factors[key] = torch.ones((rank, value.shape[1]) if down else (value.shape[0], rank))
+        tree["adapter"]["rank"] = rank
+    elif way == "settings":
+        key = rng.choice(["rank", "alpha", "targets"])
+        tree["adapter"][key] = changed(tree["adapter"][key], rng)
+    elif way == "alone":
+        del factors[name]
+    elif way == "elsewhere":
+        target = rng.choice(["x", "", ".", "base_model.model.", "latent_x", TEXTS[10]])
+        factors[f"{target}.lora_A.weight" if rng.random() < 0.7 else target] = factors.pop(name)
+    elif way == "base weight":
+        layer = name.removeprefix("base_model.model.").rpartition(".lora_")[0]
+        own[f"{layer}.weight"] = torch.ones(rng.choice([1, 64]), rng.choice([1, 64]))
+    else:
+        return change(rng.choice([path, rest]), rng)
+    save_file({key: value.contiguous() for key, value in factors.items()}, path)
+    save_file(own, rest)
+    settings.write_bytes(json_text(tree, rng))
+    return f"adapter: {way} {rank}"
 
 
 @torch.no_grad()

@@ -144,7 +144,7 @@ def test_tables_and_bars_in_a_terminal(name: str, columns: int, monkeypatch: pyt
     console.show_table(text, ["name", text], [["a", text]])
     with console.progress(text, 2) as advance:
         advance(1)
-    table = live.LiveTable(recipe_file.read("tiny-digits"))
+    table = live.LiveTable(recipe_file.read("digits"))
     table._lines.append([text[:2000]] * 9)
     Console(file=stream).print(table.table(columns))
     seen = stream.getvalue()
@@ -284,7 +284,7 @@ def test_published_card(name: str, folder: Path, tmp_path: Path) -> None:
 @slow_sink
 def test_recipes_of_a_stranger(name: str, tmp_path: Path) -> None:
     text = PAYLOADS[name]
-    tree = yaml.safe_load(recipe_file.find("di4c/tiny-digits").read_text())
+    tree = yaml.safe_load(recipe_file.find("di4c/digits").read_text())
     path = tmp_path / "mine.yaml"
     for change in ({"name": text, "summary": text}, {text: 1}, {"teacher": text}, {"data": text}, {"kind": text}):
         path.write_text(yaml.safe_dump(tree | change))
@@ -307,7 +307,7 @@ def test_names_of_datasets_and_columns(name: str, folder: Path, tmp_path: Path) 
     parquet.write_table(arrow.table({text: [b"x"], f"{text}2": ["y"]}), tmp_path / "x.parquet")
     (tmp_path / "x.jsonl").write_text(json.dumps({text: text}) + "\n")
     for file in ("x.parquet", "x.jsonl"):
-        words = ("distill", "--teacher", "tiny-text", "--data", tmp_path / file, "--iterations", 1, "--dry-run")
+        words = ("distill", "--teacher", "words", "--data", tmp_path / file, "--iterations", 1, "--dry-run")
         assert_clean(call(*words))
         assert_clean(call(*words, "--set", f"data.column={text}"))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -160,8 +161,6 @@ def test_load_needs_the_token_for_a_private_repository(
 
 def test_load_rejects_a_codec_file_outside_the_repository(hub: StandIn, here: Path, tmp_path: Path) -> None:
     """`config.json` of a stranger names a file outside its repository."""
-    import json
-
     from di4c_cli.teacher.convert import convert
 
     convert(str(GOLDEN / "sdtt"), tmp_path / "out")
@@ -179,7 +178,7 @@ def test_commands_explain_a_missing_network(run: Run, tmp_path: Path) -> None:
     done = run("convert", "sdtt-7", "out", HF_ENDPOINT="http://127.0.0.1:9")
     assert done.returncode == 1 and done.stdout == ""
     assert len(done.stderr.strip().splitlines()) == 1
-    assert "jdeschena/sdtt@baselines_kld_step_70000" in done.stderr and "tiny-digits" in done.stderr
+    assert "jdeschena/sdtt@baselines_kld_step_70000" in done.stderr and "digits" in done.stderr
     assert not (tmp_path / "out").exists()
     cache = tmp_path / "home"
     assert not cache.exists() or not [path for path in cache.rglob("*") if path.is_file()]
@@ -226,6 +225,15 @@ def test_dry_run_asks_for_the_named_revision(hub: StandIn, here: Path, tmp_path:
     recipe = recipe_file.read("sdtt-7", {"teacher": "sdtt-7@other", "data": "teacher"})
     found = preview(recipe, tmp_path / "run", 1, "cpu", measure=False)
     assert found.exit_code == 2 and "no revision" in found.teacher and "@other" in found.teacher
+
+
+@pytest.mark.parametrize("name", ["../config.json", "..", "", ".netrc", "a/b.safetensors", "a\0b", "/etc/passwd"])
+def test_load_asks_for_no_shard_outside_the_repository(hub: StandIn, here: Path, tmp_path: Path, name: str) -> None:
+    files: dict[str, Path | bytes] = {file: GOLDEN / "llada" / file for file in ("config.json", "tokenizer.json")}
+    index = json.dumps({"weight_map": {"model.wte.weight": name}}).encode()
+    hub.add("evil/model", files | {"model.safetensors.index.json": index})
+    with pytest.raises(UserError, match="not a plain name"):
+        load("evil/model")
 
 
 def test_load_fetches_all_shards_and_the_tokenizer(hub: StandIn, here: Path, tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_stratified_is_rejected_for_vectors_and_normal_numbers() -> None:
         with pytest.raises(UserError, match="one uniform number"):
             Di4C(CONFIG, model, teacher())
     wanted = {"method.stratified": True}
-    assert recipe_file.read("di4c/tiny-digits", wanted).method.stratified
+    assert recipe_file.read("di4c/digits", wanted).method.stratified
     for wrong in ({"latent.distribution": "normal"}, {"latent.dim": 2}, {"latent.inject": "local"}):
         with pytest.raises(UserError, match="one uniform number"):
-            recipe_file.read("di4c/tiny-digits", wanted | wrong)
+            recipe_file.read("di4c/digits", wanted | wrong)

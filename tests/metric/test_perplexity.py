@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from di4c_cli.errors import UserError
+from di4c_cli.foreign.text import PIECE_CHARACTERS
 from di4c_cli.metric.judge import CausalJudge, load_judge, published_losses, strict_score
 
 
@@ -50,6 +51,24 @@ def test_strict_score_tokenises_again_and_counts_bytes(judge: CausalJudge) -> No
     assert (score.tokens, score.bytes) == (len(ids), len(text.encode()))
     whole = torch.tensor([[judge.tokenizer.bos_token_id, *ids]])
     assert score.nats / score.tokens == pytest.approx(_loss(judge.network, whole), rel=1e-5)
+
+
+def test_judge_encodes_a_long_text_in_pieces_and_only_as_much_as_it_needs(
+    judge: CausalJudge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text, given = "the answer is no. " * 150_000, []
+    library = judge.tokenizer
+
+    def count(part: str, **options: Any) -> Any:
+        given.append(len(part))
+        return library(part, **options)
+
+    monkeypatch.setattr(judge, "tokenizer", count)
+    start = judge.encode(text, judge.window)
+    assert len(given) == 1 and given[0] <= PIECE_CHARACTERS < len(text)
+    whole = judge.encode(text)
+    assert max(given) <= PIECE_CHARACTERS and sum(given[1:]) == len(text)
+    assert whole[: judge.window] == start and len(whole) == len(library(text)["input_ids"])
 
 
 def test_strict_score_stops_after_the_first_end_of_text(judge: CausalJudge) -> None:

@@ -123,7 +123,7 @@ def test_kmeans_finds_separated_groups() -> None:
 
 
 def test_vocabulary_counts_the_symbols_of_all_parts_once(tmp_path: Path) -> None:
-    task = TASKS["tiny-text"]
+    task = TASKS["words"]
     assert isinstance(task, TextTask)
     scorer, parts = NgramScorer(task, None), ScoreParts(tmp_path, 4, 2)
     x = torch.tensor([[1, 2], [2, 3], [3, 4], [1, 9]]).repeat(1, 8)

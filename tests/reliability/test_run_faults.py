@@ -21,7 +21,7 @@ from tests.helpers.faults import call, command, told
 from tests.helpers.small_run import PATIENCE, arguments, same, small_recipe, started, wait_for_steps, weights
 
 
-@pytest.mark.parametrize("words", [["sample", "-n", 2, "--steps", 1], ["convert", "tiny-digits"], ["recipes"]])
+@pytest.mark.parametrize("words", [["sample", "-n", 2, "--steps", 1], ["convert", "digits"], ["recipes"]])
 def test_command_names_a_closed_folder(closed: Path, words: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Writing there fails in a sentence that names the place; what only reads works in it."""
     monkeypatch.chdir(closed)
@@ -119,7 +119,7 @@ def test_distill_finishes_after_a_deleted_codec_is_restored(tmp_path: Path, teac
     model, out = tmp_path / "text", tmp_path / "run"
     tokenizer = tmp_path / "tokenizer.json"
     tokenizer.write_bytes(embedded.asset("text-units.json").read_bytes())
-    assert call("convert", "tiny-text", model, "--tokenizer", tokenizer).exit_code == 0
+    assert call("convert", "words", model, "--tokenizer", tokenizer).exit_code == 0
     (codec,) = set(model.iterdir()) - {model / name for name in ("README.md", "config.json", "model.safetensors")}
     shutil.copyfile(codec, tmp_path / "kept")
     recipe = small_recipe(model, data="teacher", method__reference_steps=2)

@@ -38,8 +38,10 @@ def stop(process: subprocess.Popen[str], number: int) -> tuple[int, str]:
 def test_signal_while_modules_are_imported(tmp_path: Path, module: str, number: int) -> None:
     """Each of these imports is reached, the signal arrives inside it, and the answer is the same."""
     script = f"""
-        import os, sys
+        import os, signal, sys
         from di4c_cli.__main__ import main
+
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
 
         class Finder:
             def find_spec(self, name, path=None, target=None):

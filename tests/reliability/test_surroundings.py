@@ -41,7 +41,7 @@ def test_encoding_without_a_home_asks_for_a_cache_folder(tmp_path: Path, monkeyp
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", NOWHERE)
     (tmp_path / "words.txt").write_text("we the people " * 200)
-    words = ("distill", "--teacher", "tiny-text", "--data", tmp_path / "words.txt", "--iterations", 1)
+    words = ("distill", "--teacher", "words", "--data", tmp_path / "words.txt", "--iterations", 1)
     told(call(*words, "--out", tmp_path / "run"), 1, NOWHERE, "DI4C_CACHE")
     assert not (tmp_path / "run").exists()
 
@@ -126,7 +126,7 @@ def test_distill_works_in_ascii_with_unusual_paths(teacher: Path, tmp_path: Path
         (["--help"], 0),
         (["distill", "--help"], 0),
         (["recipes"], 0),
-        (["recipes", "show", "tiny-digits"], 0),
+        (["recipes", "show", "digits"], 0),
         (["recipes", "show", "größe"], 2),
     ],
 )
@@ -148,7 +148,7 @@ def test_readers_accept_unusual_paths(teacher: Path, tmp_path: Path) -> None:
     )
     assert (folder / "ä.png").is_file()
     recipe = folder / "mein rezept.yaml"
-    recipe.write_bytes(recipe_file.find("di4c/tiny-digits").read_bytes())
+    recipe.write_bytes(recipe_file.find("di4c/digits").read_bytes())
     words = ("distill", "--recipe", recipe, "--teacher", folder / "mein modell", "--out", folder / "lauf")
     result = call(*words, "--iterations", 1, "--batch", 2)
     assert result.exit_code == 0, result.stderr

@@ -208,7 +208,7 @@ def test_sample_many_rejects_labels_and_given_symbols_of_another_number() -> Non
 
 def test_precision_bf16_rounds_the_network_only() -> None:
     """Samples in bf16 are others, of the same shape, and mostly equal; the draws stay exact."""
-    model = di4c_cli.load("tiny-digits")
+    model = di4c_cli.load("digits")
     whole, narrow = (model.sample(20, steps=2, seed=3, precision=name) for name in ("fp32", "bf16"))
     assert whole.shape == narrow.shape and float((whole == narrow).double().mean()) > 0.5
     with pytest.raises(UserError, match="precision is 'fp8'"):
@@ -216,7 +216,7 @@ def test_precision_bf16_rounds_the_network_only() -> None:
 
 
 def test_deterministic_plans_have_tiles_on_a_gpu() -> None:
-    model = di4c_cli.load("tiny-digits").denoiser
+    model = di4c_cli.load("digits").denoiser
     with mock.patch.object(type(model), "device", torch.device("cuda")):
         assert SamplingPlan.resolve(model, SamplingConfig()).tile == 0
         assert SamplingPlan.resolve(model, SamplingConfig(), deterministic=True).tile == 16

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import shutil
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from di4c_cli import load
+from di4c_cli import load, model_folder
 from di4c_cli.errors import UserError
 from di4c_cli.teacher import recipe_for
 from di4c_cli.teacher.convert import convert
@@ -57,24 +58,44 @@ def test_convert_of_a_masked_lm_keeps_every_bit(golden: Path, tmp_path: Path, ki
     assert recipe_for(str(golden / kind)) == recipe_for(str(tmp_path / "out")) == "masked-lm"
 
 
+@pytest.mark.parametrize("kind", masked_lms.MASK)
 @pytest.mark.parametrize("ending", ["safetensors", "bin"])
-def test_shards_are_read_together(golden: Path, folder: Any, ending: str) -> None:
-    path = folder("dream")
+def test_shards_are_read_together(golden: Path, folder: Any, ending: str, kind: str) -> None:
+    path = folder(kind)
     shard(path, ending)
-    assert torch.equal(outputs(load(str(path))), outputs(load(str(golden / "dream"))))
+    assert torch.equal(outputs(load(str(path))), outputs(load(str(golden / kind))))
     next(path.glob("*-00002-of-*")).unlink()
     with pytest.raises(UserError, match=r"lacks the shard '(pytorch_)?model-00002-of-00002"):
         load(str(path))
 
 
+@pytest.mark.parametrize("kind", masked_lms.MASK)
 @pytest.mark.parametrize("legacy", [False, True])
-def test_pickled_weights_are_read(golden: Path, folder: Any, legacy: bool) -> None:
-    path = folder("bert")
+def test_pickled_weights_are_read(golden: Path, folder: Any, legacy: bool, kind: str) -> None:
+    path = folder(kind)
     tensors = load_file(path / "model.safetensors")
     (path / "model.safetensors").unlink()
-    old = {name.replace("LayerNorm.weight", "LayerNorm.gamma"): tensor for name, tensor in tensors.items()}
-    torch.save(old, path / "pytorch_model.bin", _use_new_zipfile_serialization=not legacy)
-    assert torch.equal(outputs(load(str(path))), outputs(load(str(golden / "bert"))))
+    if kind == "bert":
+        tensors = {name.replace("LayerNorm.weight", "LayerNorm.gamma"): tensor for name, tensor in tensors.items()}
+    torch.save(tensors, path / "pytorch_model.bin", _use_new_zipfile_serialization=not legacy)
+    assert torch.equal(outputs(load(str(path))), outputs(load(str(golden / kind))))
+
+
+def test_weights_saved_from_a_gpu_are_read_without_one(golden: Path, folder: Any) -> None:
+    """The pickle names the device of every storage."""
+    path = folder("llada")
+    tensors = load_file(path / "model.safetensors")
+    (path / "model.safetensors").unlink()
+    torch.save(tensors, path / "here.pt")
+    with zipfile.ZipFile(path / "here.pt") as old, zipfile.ZipFile(path / "pytorch_model.bin", "w") as new:
+        for entry in old.infolist():
+            content = old.read(entry)
+            if entry.filename.endswith("data.pkl"):
+                assert b"X\x03\x00\x00\x00cpu" in content
+                content = content.replace(b"X\x03\x00\x00\x00cpu", b"X\x06\x00\x00\x00cuda:0")
+            new.writestr(entry, content)
+    (path / "here.pt").unlink()
+    assert torch.equal(outputs(load(str(path))), outputs(load(str(golden / "llada"))))
 
 
 @pytest.mark.parametrize("kind", ["llada", "sdtt", "maskgit"])
@@ -145,6 +166,8 @@ HOSTILE: list[tuple[str, dict[str, Any], str]] = [
     ("roberta", {"pad_token_id": 13}, "network.length"),
     ("roberta", {"layer_norm_eps": 0}, "network.eps"),
     ("esm", {"rope_theta": -1}, "rope_base"),
+    ("esm", {"pad_token_id": "x"}, "impossible id 'x'"),
+    ("esm", {"pad_token_id": -1}, "impossible id -1"),
     ("esm", {"tie_word_embeddings": "yes"}, "network.tied"),
 ]
 
@@ -155,6 +178,28 @@ def test_hostile_configurations_are_refused_in_one_sentence(
 ) -> None:
     with pytest.raises(UserError, match=told):
         load(str(change(folder(kind), **changes)))
+
+
+@pytest.mark.parametrize("name", ["../secret.safetensors", "/etc/passwd", "config.json", "", "other/x.safetensors"])
+def test_index_of_shards_names_only_tensor_files_beside_it(folder: Any, name: str) -> None:
+    path = folder("llada")
+    shard(path)
+    shutil.copy(path / "model-00001-of-00002.safetensors", path.parent / "secret.safetensors")
+    index = path / "model.safetensors.index.json"
+    tree = json.loads(index.read_text())
+    tree["weight_map"] = dict.fromkeys(tree["weight_map"], name)
+    index.write_text(json.dumps(tree))
+    with pytest.raises(UserError, match=r"lacks the shard|not a readable checkpoint|torch checkpoint"):
+        load(str(path))
+
+
+def test_shards_must_fit_into_memory_together(folder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = folder("llada")
+    shard(path)
+    largest = max(file.stat().st_size for file in path.glob("*.safetensors"))
+    monkeypatch.setattr(model_folder, "physical_memory", lambda: largest + 1)
+    with pytest.raises(UserError, match=r"2 files beside .* are larger than this machine's memory"):
+        load(str(path))
 
 
 def test_wrong_tensors_are_refused_in_one_sentence(folder: Any) -> None:
@@ -201,10 +246,25 @@ def test_mask_and_vocabulary_must_be_known(folder: Any) -> None:
         ("modernbert", "family is bert, but its blocks are built otherwise"),
         ("t5", "an encoder and a decoder"),
         ("SDAR", "block after block"),
-        ("esmfold2", "family is esm, but its configuration"),
+        ("novel", "family is a2d, but its tensors have the same names under another model_type"),
     ],
 )
 def test_unknown_type_names_the_nearest_family(folder: Any, kind: str, told: str) -> None:
     path = change(folder("a2d"), model_type=kind)
     with pytest.raises(UserError, match=told):
+        load(str(path))
+
+
+def test_unknown_tensors_name_the_nearest_family_and_what_differs(folder: Any) -> None:
+    path = folder("bert")
+    tensors = load_file(path / "model.safetensors")
+    tensors["bert.encoder.layer.0.gate.weight"] = torch.zeros(2, 2)
+    save_file(tensors, path / "model.safetensors")
+    with pytest.raises(UserError, match=r"nearest family is bert, but it has bert\.encoder\.layer\.0\.gate\.weight\."):
+        load(str(change(path, model_type="novel")))
+    (path / "config.json").unlink()
+    with pytest.raises(UserError, match=r"no configuration that di4c knows; the nearest family is bert: it has"):
+        load(str(path))
+    save_file({"a": torch.zeros(2)}, path / "model.safetensors")
+    with pytest.raises(UserError, match="no checkpoint of a known format"):
         load(str(path))

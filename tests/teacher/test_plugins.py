@@ -59,13 +59,13 @@ def test_plugin_error_names_a_broken_package(installed: Path) -> None:
 
 def test_plugin_error_does_not_affect_other_models(installed: Path, tmp_path: Path) -> None:
     (installed / "entry_points.txt").write_text("[di4c.teachers]\nrandom-teacher = random_teacher:nothing\n")
-    assert load("tiny-digits").name == "tiny-digits"
+    assert load("digits").name == "digits"
     save_file({"all_numbers": torch.zeros(3)}, tmp_path / "teacher.file")
     with pytest.raises(Failure, match="cannot be imported"):
         load(str(tmp_path / "teacher.file"))
 
 
 def test_plugin_does_not_replace_an_embedded_model(installed: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (installed / "entry_points.txt").write_text("[di4c.teachers]\ntiny-digits = random_teacher:load\n")
-    assert load("tiny-digits").config.network["length"] == 64
+    (installed / "entry_points.txt").write_text("[di4c.teachers]\ndigits = random_teacher:load\n")
+    assert load("digits").config.network["length"] == 64
     assert "the one of the package random-teacher is ignored" in caplog.text

@@ -27,7 +27,7 @@ def test_registry_has_every_promised_name() -> None:
     assert entries["maskgit-256"].repo == entries["maskgit-512"].repo == "llvictorll/Maskgit-pytorch"
     local = {"tauldr-cifar10", "sdtt-6-di4c2", "sdtt-7-di4c2", "maskgit-di4c-d", "tauldr-di4c"}
     assert {name for name, entry in entries.items() if entry.source == "local"} == local
-    assert sum(entry.source == "embedded" for entry in entries.values()) == 8
+    assert sum(entry.source == "embedded" for entry in entries.values()) == 9
 
 
 def test_registry_entries_are_complete() -> None:
@@ -50,7 +50,7 @@ def test_registry_entries_are_complete() -> None:
         ("tauldr-di4c", "tldr-di4c.pt"),
         ("mdlm@../../x", "cannot be a revision"),
         ("a/../b", "There is no model"),
-        ("tiny-digits@main", "has no revisions"),
+        ("digits@main", "has no revisions"),
         ("runs/missing", "no model at runs/missing"),
         ("\0", "There is no model"),
         ("x" * 5000, "There is no model"),
@@ -65,4 +65,4 @@ def test_load_explains_wrong_and_unreachable_names(name: str, told: str) -> None
 def test_recipe_for_names() -> None:
     assert recipe_for("sdtt-6") == "sdtt-6"
     assert recipe_for("sdtt-7@some-branch") == "sdtt-7"
-    assert recipe_for("tiny-digits-student") == "tiny-digits"
+    assert recipe_for("digits-student") == "digits"

@@ -25,11 +25,11 @@ from di4c_cli.training.sweep_recipe import Sweep, SweepRow, read_sweep, row_reci
 @pytest.mark.parametrize(
     ("recipe", "labels", "changes", "expected"),
     [
-        ("tiny-text", None, {}, "teacher and data"),
-        ("tiny-digits", 10, {}, "teacher and data, labels"),
-        ("tiny-digits", 10, {"training.synthetic_share": 1.0}, "teacher only, labels"),
-        ("tiny-digits", 10, {"data": "teacher", "training.label_dropout": 1.0}, "teacher only"),
-        ("moment_matching/tiny-text", None, {}, "teacher only"),
+        ("words", None, {}, "teacher and data"),
+        ("digits", 10, {}, "teacher and data, labels"),
+        ("digits", 10, {"training.synthetic_share": 1.0}, "teacher only, labels"),
+        ("digits", 10, {"data": "teacher", "training.label_dropout": 1.0}, "teacher only"),
+        ("moment_matching/words", None, {}, "teacher only"),
     ],
 )
 def test_information_is_what_the_recipe_uses(
@@ -40,8 +40,8 @@ def test_information_is_what_the_recipe_uses(
 
 def test_forward_equivalents_count_backward_passes_and_synthetic_samples() -> None:
     """A backward pass is two forward passes; a step of SDTT is two of the teacher and one update of the student."""
-    teacher = load("tiny-digits")
-    sdtt = recipe_file.read("sdtt/tiny-digits", {"rounds": 2, "training.iterations": 10, "training.batch": 3})
+    teacher = load("digits")
+    sdtt = recipe_file.read("sdtt/digits", {"rounds": 2, "training.iterations": 10, "training.batch": 3})
     assert forward_equivalents(sdtt, teacher) == pytest.approx(2 * 10 * 3 * (2 + 3), rel=0.03)
     own = {
         "training.iterations": 100,
@@ -49,7 +49,7 @@ def test_forward_equivalents_count_backward_passes_and_synthetic_samples() -> No
         "training.synthetic_pool": 50,
         "training.synthetic_steps": 4,
     }
-    matching = recipe_file.read("moment_matching/tiny-digits", own)
+    matching = recipe_file.read("moment_matching/digits", own)
     assert forward_equivalents(matching, teacher) == pytest.approx(100 * 2 * 10 + 50 * 4, rel=0.03)
 
 
@@ -61,11 +61,11 @@ def test_contest_rows_have_equal_compute_and_information(task: str, monkeypatch:
     counted = {row.label: forward_equivalents(recipe, teacher) for row, recipe in rows}
     assert max(counted.values()) < 1.1 * min(counted.values()), counted
     labels = {information(recipe, teacher.config.labels).endswith("labels") for _, recipe in rows}
-    assert labels == {task == "tiny-vq"}
+    assert labels == {task == "fashion"}
 
 
 def test_contest_rejects_labels_on_one_side(teacher: Path, tmp_path: Path) -> None:
-    sweep = Sweep(name="x", summary="x", base="sdtt/tiny-digits", labels="none", rows=[SweepRow(label="sdtt")])
+    sweep = Sweep(name="x", summary="x", base="sdtt/digits", labels="none", rows=[SweepRow(label="sdtt")])
     rows = row_recipes(sweep, None, {"teacher": str(teacher)})
     with pytest.raises(UserError, match="sdtt learns from labels, but x samples without labels"):
         prepare_evaluation(sweep, rows, tmp_path, 0, ScorerOptions(), samples=60)
@@ -74,9 +74,9 @@ def test_contest_rejects_labels_on_one_side(teacher: Path, tmp_path: Path) -> No
 @pytest.mark.slow
 def test_contest_trains_measures_and_resumes(tmp_path: Path) -> None:
     path = tmp_path / "contest.yaml"
-    head = "kind: sweep\nname: small\nsummary: x\nbase: tiny-digits\nseeds: 2\nlabels: uniform\nteacher_steps: [4]\n"
+    head = "kind: sweep\nname: small\nsummary: x\nbase: digits\nseeds: 2\nlabels: uniform\nteacher_steps: [4]\n"
     small = "{evaluation.steps: [1, 2], data: teacher, training.iterations: 2, training.batch: 2}"
-    rows = "rows: [{label: sdtt, base: sdtt/tiny-digits}, {label: matching, base: moment_matching/tiny-digits}]\n"
+    rows = "rows: [{label: sdtt, base: sdtt/digits}, {label: matching, base: moment_matching/digits}]\n"
     path.write_text(f"{head}small: {small}\nmetrics: [frechet, right_class]\n{rows}")
     few = ["--set", "training.synthetic_pool=4", "--set", "training.synthetic_steps=2"]
     command = ["sweep", str(path), "--out", str(tmp_path / "out"), "--samples", "40", *few]

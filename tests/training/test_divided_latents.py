@@ -22,7 +22,7 @@ from tests.helpers.small_run import weights
 @pytest.mark.slow
 def test_two_processes_divide_the_latents_of_one_sample(tmp_path: Path) -> None:
     one, two = tmp_path / "one", tmp_path / "run"
-    distill(divided_latents.small("di4c/tiny-text"), one, RunOptions())
+    distill(divided_latents.small("di4c/words"), one, RunOptions())
     assert launch(2, [sys.executable, "-m", divided_latents.__name__, str(tmp_path)], cpu=True) == 0
     for a, b in zip(read_rows(one / "metrics.jsonl"), read_rows(two / "metrics.jsonl"), strict=True):
         for name in a.keys() - {"seconds"}:

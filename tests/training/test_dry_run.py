@@ -73,10 +73,10 @@ def test_estimate_counts_every_prediction_of_the_student() -> None:
     """The variational bound, the importance-weighted one, and Di4C with its latents; the teacher is not counted."""
     plan, found = BatchPlan(1, 1, 1, 1), []
     for name, more in (
-        ("tiny-text", {}),
-        ("tiny-text", {"method.iwae_samples": 8}),
-        ("di4c/tiny-text", {"method.latents": 4}),
-        ("di4c/tiny-text", {"method.latents": 12}),
+        ("words", {}),
+        ("words", {"method.iwae_samples": 8}),
+        ("di4c/words", {"method.latents": 4}),
+        ("di4c/words", {"method.latents": 12}),
     ):
         recipe = recipe_file.read(name, more)
         teacher = load(recipe.teacher)
@@ -91,7 +91,7 @@ def test_estimate_counts_every_prediction_of_the_student() -> None:
 @pytest.mark.parametrize("branch", ["split", "both"])
 def test_estimate_covers_every_graph_of_the_loss(branch: str) -> None:
     """With `both` the graphs at t and at δ live together; the estimate holds what torch keeps."""
-    recipe = recipe_file.read("di4c/tiny-pixels", {"method.branch": branch, "method.latents": 4})
+    recipe = recipe_file.read("di4c/pixels", {"method.branch": branch, "method.latents": 4})
     teacher = load(recipe.teacher)
     config = student_config(teacher, recipe, 1)
     method = build_method(recipe, new_student(teacher, config, recipe, 1), teacher.denoiser, 1)
@@ -125,7 +125,7 @@ def test_estimate_of_the_published_pixel_run_is_near_its_peak() -> None:
 def test_preview_counts_the_auxiliary_network() -> None:
     """Two trained networks: weights, gradients, optimizer and checkpoints of both; the average is the student's."""
     found = {}
-    for name in ("sdtt/tiny-text", "moment_matching/tiny-text"):
+    for name in ("sdtt/words", "moment_matching/words"):
         recipe = recipe_file.read(name, {"rounds": 1, "training.checkpoint_every": 1, "training.keep": 1})
         found[name] = preview(recipe, Path("never-written"), 1, "cpu", measure=False)
     one, two = found.values()

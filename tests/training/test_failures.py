@@ -15,7 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from di4c_cli.errors import Failure
+from di4c_cli.errors import Failure, UserError
 from di4c_cli.methods.base import Loss
 from di4c_cli.methods.di4c import Di4C
 from di4c_cli.methods.noised_batch import TrainingSamples
@@ -164,3 +164,11 @@ def test_resume_does_not_call_a_refused_read_damage(
     with pytest.raises(type(error)) as caught:
         distill(recipe, out, RunOptions())
     assert caught.value is error
+
+
+def test_more_reading_threads_than_the_cores_allow_are_rejected(
+    teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    with pytest.raises(UserError, match="1024 threads are more"):
+        distill(small_recipe(teacher, training__workers=1024), tmp_path / "run", RunOptions())

@@ -10,9 +10,11 @@ from tools.kill_many import kill_and_compare
 
 
 @pytest.mark.slow
-def test_killed_run_gives_the_student_of_an_undisturbed_one(tmp_path: Path) -> None:
-    result = kill_and_compare(tmp_path, kills=3, seed=1, rounds=2)
-    assert result["kills"] == 3
+@pytest.mark.parametrize(("rounds", "lora"), [(2, 0), (1, 2)], ids=["two rounds", "an adapter"])
+def test_killed_run_gives_the_student_of_an_undisturbed_one(tmp_path: Path, rounds: int, lora: int) -> None:
+    kills = 3 if lora == 0 else 2
+    result = kill_and_compare(tmp_path, kills=kills, seed=1, rounds=rounds, lora=lora)
+    assert result["kills"] == kills
     assert int(str(result["inside_a_checkpoint"])) >= 1
     assert result["rows_complete"]
     assert result["equal"]

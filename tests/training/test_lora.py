@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import copy
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from safetensors.torch import load_file, save_file
 from torch import nn
 
 import di4c_cli
+from di4c_cli import recipe_file
+from di4c_cli.build import build_on_meta
 from di4c_cli.errors import UserError
-from di4c_cli.model import load
+from di4c_cli.model import Model, load
 from di4c_cli.network.lora import LoraLinear, add_lora, merged, targets, trained_state
 from di4c_cli.network.lora_config import AdapterConfig
 from di4c_cli.recipe import Recipe
 from di4c_cli.teacher.convert import convert
-from di4c_cli.training.estimate import estimate
+from di4c_cli.teacher.registry import published_config
+from di4c_cli.training.estimate import estimate, step_flops
 from di4c_cli.training.plan import make_batch_plan
 from di4c_cli.training.run import RunOptions, distill
 from di4c_cli.training.student_init import adapter_student, student_config
@@ -105,6 +110,42 @@ def test_adapter_asks_for_its_teacher_and_rejects_another(run: Path, teacher: Pa
         load(str(folder), base=str(other))
 
 
+def test_adapter_with_other_tensors_is_rejected(run: Path, teacher: Path, tmp_path: Path) -> None:
+    """Another type or rank, a factor without the other, a factor beside λ, a weight of the base."""
+    folder = Path(shutil.copytree(run / "student", tmp_path / "student"))
+    files = {name: load_file(folder / f"{name}.safetensors") for name in ("adapter_model", "model")}
+    first = next(name for name in files["adapter_model"] if ".lora_A." in name)
+    layer = first.removeprefix("base_model.model.").removesuffix(".lora_A.weight")
+    down = files["adapter_model"][first]
+    for file, change in (
+        ("adapter_model", {first: down.long()}),
+        ("adapter_model", {first: down.to(torch.float8_e4m3fn)}),
+        ("adapter_model", {first: down[:1]}),
+        ("adapter_model", {first.replace("lora_A", "lora_C"): down.clone()}),
+        ("adapter_model", {"latent_x.lora_A.weight": down + 1, "latent_x.lora_B.weight": down + 2}),
+        ("adapter_model", {"x": down + 1}),
+        ("model", {f"{layer}.weight": torch.zeros(2, 2)}),
+    ):
+        save_file(files[file] | change, folder / f"{file}.safetensors")
+        with pytest.raises(UserError, match="does not fit its teacher"):
+            load(str(folder), base=str(teacher))
+        save_file(files[file], folder / f"{file}.safetensors")
+
+
+def test_adapter_of_an_adapter_is_rejected(run: Path, tmp_path: Path) -> None:
+    """Also one whose recipe and history name itself, which would be read without end."""
+    with pytest.raises(UserError, match="needs a whole model"):
+        load(str(run), base=str(run))
+    copied = Path(shutil.copytree(run, tmp_path / "run"))
+    recipe, config = copied / "recipe.yaml", copied / "student" / "config.json"
+    recipe.write_text(yaml.safe_dump(yaml.safe_load(recipe.read_text()) | {"teacher": str(copied / "student")}))
+    tree = json.loads(config.read_text())
+    tree["provenance"]["teacher"] = "student"
+    config.write_text(json.dumps(tree))
+    with pytest.raises(UserError, match="needs a whole model"):
+        load(str(copied))
+
+
 @pytest.mark.slow
 def test_stopped_run_resumes_bit_for_bit(teacher: Path, tmp_path: Path) -> None:
     recipe = adapter_recipe(teacher)
@@ -149,6 +190,26 @@ def test_estimate_counts_the_shared_weights_once(teacher: Path) -> None:
     student = adapter_student(model.denoiser, student_config(model, recipe, 1), recipe, 1)
     trained = sum(value.numel() for value in trained_state(student.network).values()) * 4
     assert (sizes[1].gradients, sizes[1].ema, sizes[1].optimizer) == (trained, trained, 2 * trained)
+
+
+def test_estimate_of_8_billion_weights_follows_from_its_parts() -> None:
+    """LLaDA-8B: 4 or 2 bytes a weight; copies of autocast only for the block at work."""
+    sizes = {}
+    for base in ("fp32", "bf16"):
+        settings = {"training.adapter.base_precision": base, "training.activation_checkpointing": True}
+        recipe = recipe_file.read("masked-lm", {"teacher": "llada-8b", **settings})
+        config = published_config("llada-8b")
+        assert isinstance(recipe, Recipe) and config is not None
+        student = student_config(Model(config, build_on_meta(config)), recipe, 1)
+        plan = make_batch_plan(recipe.training.batch, None, 1)
+        sizes[base] = estimate(student, config, recipe, plan)
+        flops = step_flops(config, recipe, plan)
+        linear = 8_014_639_104 - 126_349 * 4096 - 65 * 4096
+        assert flops == 2 * 2 * (1 + 4 * 4) * 1024 * linear
+    assert (sizes["fp32"].teacher, sizes["bf16"].teacher) == (4 * 8_014_639_104, 2 * 8_014_639_104)
+    copies = sizes["fp32"].weights - sizes["bf16"].weights
+    assert copies == pytest.approx(2 * linear / 32, rel=0.01)
+    assert sizes["fp32"].total < 46 * 2**30 and sizes["bf16"].total < 22 * 2**30
 
 
 @pytest.mark.parametrize(("names", "words"), [(["nothing"], "no linear layer 'nothing'"), (["token_emb"], "no linear")])

@@ -100,3 +100,16 @@ def test_movement_check_tells_unused_tensors_from_stuck_ones() -> None:
     optimizer.state[module[0]]["exp_avg"] = torch.full((3,), 1e-3)
     with pytest.raises(Failure, match=r"1 of 20.*precision bf16.*--precision fp32"):
         watch.check(optimizer, "bf16", MIN_STEPS, 1e-3)
+
+
+def test_movement_check_accepts_first_steps_whose_gradients_are_zero() -> None:
+    """Moment matching starts with an auxiliary network equal to the teacher, so the student's first gradient is 0."""
+    module = nn.Linear(3, 2)
+    optimizer = torch.optim.Adam(module.parameters())
+    watch = check(module)
+    for parameter in module.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    assert "2 of 2" in watch.check(optimizer, "fp32", 1, 1e-3)
+    with pytest.raises(Failure, match="does not train"):
+        watch.check(optimizer, "fp32", MIN_STEPS, 1e-3)

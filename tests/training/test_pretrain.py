@@ -34,7 +34,7 @@ SMALL = {
 }
 
 
-def recipe(name: str = "pretrain/tiny-digits", **changes: Any) -> PretrainConfig:
+def recipe(name: str = "pretrain/digits", **changes: Any) -> PretrainConfig:
     return recipe_file.read_pretrain(name, SMALL | {key.replace("__", "."): v for key, v in changes.items()})
 
 
@@ -45,7 +45,7 @@ def last_state(out: Path) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"network__widht": 8}, r"The recipe pretrain/tiny-digits: .*widht.*in the recipe"),
+        ({"network__widht": 8}, r"The recipe pretrain/digits: .*widht.*in the recipe"),
         ({"network__depth": "three"}, "depth"),
         ({"network__length": 65}, "65 positions"),
         ({"network__symbols": 4, "process__symbols": 4}, "4 symbols"),
@@ -84,7 +84,7 @@ def test_pretrain_writes_the_best_teacher(tmp_path: Path) -> None:
     best = best_evaluation(tmp_path / "run" / "metrics.jsonl")
     assert best["best_held_out"] == min(row["held_out"] for row in rows if "held_out" in row)
     model = di4c_cli.load(str(tmp_path / "run"))
-    assert (model.config.kind, model.name) == ("teacher", "tiny-digits")
+    assert (model.config.kind, model.name) == ("teacher", "digits")
     assert model.config.provenance["iterations"] == best["best_step"]
     assert model.config.provenance["held_out_loss"] == best["best_held_out"]
     assert model.decode(model.sample(2, steps=2, label=3)).shape == (2, 8, 8)

@@ -75,7 +75,7 @@ def test_pretrain_on_text_gives_a_teacher_to_sample_and_distil(tmp_path: Path) -
     assert model.codec.encode("the sea") == tokenizer.encode("the sea").ids
     assert str(tmp_path) not in (out / "teacher" / "config.json").read_text()
     assert "text" in call("sample", "--teacher", out, "-n", "2", "--steps", "2")
-    small = ("--iterations", "1", "--batch", "2", "--latents", "2", "--recipe", "di4c/tiny-text")
+    small = ("--iterations", "1", "--batch", "2", "--latents", "2", "--recipe", "di4c/words")
     call("distill", "--teacher", out / "teacher", "--data", data, "--out", tmp_path / "student", *small)
     student = di4c_cli.load(str(tmp_path / "student"))
     assert isinstance(student.decode(student.sample(1, steps=2))[0], str)
@@ -137,7 +137,7 @@ def test_pretrain_on_images_gives_a_teacher_of_their_size(tmp_path: Path, form: 
         ((), "holds no images"),
         (("--recipe", "pretrain/text"), "holds no text to train a tokenizer on"),
         (("--recipe", "pretrain/text", "--tokenizer", "nowhere.json"), "There is no tokenizer file nowhere.json"),
-        (("--recipe", "tiny-digits"), "is not a pretraining recipe"),
+        (("--recipe", "digits"), "is not a pretraining recipe"),
         (("--recipe", "pretrain/text", "--set", "network.widht=3"), "widht"),
     ],
 )

@@ -68,7 +68,7 @@ def test_round_two_learns_from_round_one(teacher: Path, tmp_path: Path) -> None:
     history = json.loads((tmp_path / "run" / "student" / "config.json").read_text())["provenance"]
     assert (history["round"], history["parent"]["provenance"]["round"]) == (2, 1)
     assert history["data"] == "embedded"
-    assert history["parent"]["provenance"]["parent"]["name"] == "tiny-digits"
+    assert history["parent"]["provenance"]["parent"]["name"] == "digits"
     assert str(tmp_path.parent.parent) not in (tmp_path / "run" / "student" / "config.json").read_text()
     assert same(weights(tmp_path / "run"), load_file(tmp_path / "run" / "round-2" / "student" / "model.safetensors"))
 
@@ -86,7 +86,7 @@ def test_student_starts_as_its_teacher_with_new_latent_parts(teacher: Path, inje
 
 
 def test_student_of_a_mixture_teacher_keeps_its_latent(tmp_path: Path) -> None:
-    folder = make_teacher(tmp_path / "mixture", "tiny-digits-student", LatentConfig(inject="film"))
+    folder = make_teacher(tmp_path / "mixture", "digits-student", LatentConfig(inject="film"))
     model, recipe = load_folder(folder), small_recipe(folder)
     config = student_config(model, recipe, 1)
     assert config.latent == LatentConfig(inject="film")
@@ -136,11 +136,11 @@ def test_run_without_data_reads_none(teacher: Path, tmp_path: Path, monkeypatch:
 
 def test_run_with_a_mistake_writes_nothing(teacher: Path, tmp_path: Path) -> None:
     for values in (
-        {"teacher": "tiny-digit"},
+        {"teacher": "digit"},
         {"data": "nowhere"},
         {"training__batch": 5, "training__micro_batch": 2},
-        {"teacher": "tiny-pixels", "data": "embedded", "latent__inject": "local"},
-        {"teacher": "tiny-digits-student", "data": "embedded", "method__stratified": True},
+        {"teacher": "pixels", "data": "embedded", "latent__inject": "local"},
+        {"teacher": "digits-student", "data": "embedded", "method__stratified": True},
     ):
         recipe = small_recipe(**({"teacher": teacher} | values))
         with pytest.raises(UserError):
@@ -167,12 +167,12 @@ def test_run_with_a_mistake_writes_nothing(teacher: Path, tmp_path: Path) -> Non
     ],
 )
 def test_pool_size_of_the_teachers_samples(overrides: dict[str, Any], expected: tuple[float, int]) -> None:
-    assert pool_size(recipe_file.read("tiny-digits", overrides)) == expected
+    assert pool_size(recipe_file.read("digits", overrides)) == expected
 
 
 def test_pool_size_of_di4c_without_data_is_zero() -> None:
     """It follows the teacher's trajectory anew for every batch."""
-    assert pool_size(recipe_file.read("di4c/tiny-digits", {"data": "teacher"})) == (0.0, 0)
+    assert pool_size(recipe_file.read("di4c/digits", {"data": "teacher"})) == (0.0, 0)
 
 
 @pytest.mark.parametrize("said", [None, "ema", "live"])

@@ -13,7 +13,7 @@ from tests.helpers.small_run import small_recipe
 
 
 def test_state_is_new_unfinished_or_finished(tmp_path: Path) -> None:
-    folder, recipe = RunFolder(tmp_path / "run"), small_recipe("tiny-digits")
+    folder, recipe = RunFolder(tmp_path / "run"), small_recipe("digits")
     assert folder.state(recipe) is RunState.NEW
     folder.start(recipe)
     assert folder.state(recipe) is RunState.UNFINISHED
@@ -24,37 +24,37 @@ def test_state_is_new_unfinished_or_finished(tmp_path: Path) -> None:
 
 def test_state_rejects_another_recipe_with_the_difference(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
-    folder.start(small_recipe("tiny-digits"))
-    other = small_recipe("tiny-digits", method__alpha__kind="zero", rounds=2)
+    folder.start(small_recipe("digits"))
+    other = small_recipe("digits", method__alpha__kind="zero", rounds=2)
     with pytest.raises(UserError, match=r"method\.alpha\.kind: sigmoid there, zero asked; rounds: 1 there, 2"):
         folder.state(other)
 
 
 def test_state_ignores_settings_that_do_not_change_the_student(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
-    folder.start(small_recipe("tiny-digits"))
-    other = small_recipe("tiny-digits", training__checkpoint_every=1, training__keep=5)
+    folder.start(small_recipe("digits"))
+    other = small_recipe("digits", training__checkpoint_every=1, training__keep=5)
     assert folder.state(other) is RunState.UNFINISHED
 
 
 def test_state_accepts_a_run_from_before_a_setting_existed(tmp_path: Path) -> None:
-    folder, recipe = RunFolder(tmp_path / "run"), small_recipe("tiny-digits")
+    folder, recipe = RunFolder(tmp_path / "run"), small_recipe("digits")
     folder.start(recipe)
     lines = folder.recipe.read_text().splitlines(keepends=True)
     folder.recipe.write_text("".join(line for line in lines if "stratified" not in line))
     assert folder.state(recipe) is RunState.UNFINISHED
     with pytest.raises(UserError, match=r"method\.stratified: False there, True asked"):
-        folder.state(small_recipe("tiny-digits", method__stratified=True))
+        folder.state(small_recipe("digits", method__stratified=True))
 
 
 def test_state_of_a_run_of_version_0_1_names_the_new_keys(tmp_path: Path) -> None:
     """Its checkpoints belong to other parameter names, so the run cannot continue."""
     (tmp_path / "recipe.yaml").write_text(
-        "kind: distill\nname: tiny-digits\nsummary: old\nteacher: tiny-digits\nlatent: {dim: 16, law: 256}\n"
+        "kind: distill\nname: digits\nsummary: old\nteacher: digits\nlatent: {dim: 16, law: 256}\n"
         "objective: {latents: 1, posterior: {width: 256, floor: 0.05}}\ntraining: {label_drop: 0.5}\n"
     )
     with pytest.raises(UserError) as caught:
-        RunFolder(tmp_path).state(small_recipe("tiny-digits"))
+        RunFolder(tmp_path).state(small_recipe("digits"))
     said = str(caught.value)
     for words in (
         f"The run in {tmp_path} has keys of version 0.1",
@@ -72,7 +72,7 @@ def test_state_of_a_run_of_version_0_1_names_the_new_keys(tmp_path: Path) -> Non
 def test_state_rejects_a_foreign_folder(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("not: [ours")
     with pytest.raises(UserError, match="--force"):
-        RunFolder(tmp_path).state(small_recipe("tiny-digits"))
+        RunFolder(tmp_path).state(small_recipe("digits"))
 
 
 def test_move_aside_keeps_everything(tmp_path: Path) -> None:
@@ -92,14 +92,14 @@ def test_lock_lets_one_command_write(tmp_path: Path) -> None:
     with files.lock(folder.path), pytest.raises(UserError, match="Another di4c"), files.lock(folder.path):
         pass
     with files.lock(folder.path):
-        assert folder.state(small_recipe("tiny-digits")) is RunState.NEW
+        assert folder.state(small_recipe("digits")) is RunState.NEW
 
 
 def test_default_out_names_teacher_recipe_and_seed(tmp_path: Path) -> None:
     (tmp_path / "mine" / "student").mkdir(parents=True)
     assert default_out("sdtt-7", "sdtt-7", 3) == Path("runs/sdtt-7-sdtt-7-s3")
     assert default_out("user/model", "ablations/alpha", 0) == Path("runs/user-model-ablations-alpha-s0")
-    assert default_out(str(tmp_path / "mine" / "student"), "tiny-digits", 0) == Path("runs/mine-tiny-digits-s0")
+    assert default_out(str(tmp_path / "mine" / "student"), "digits", 0) == Path("runs/mine-digits-s0")
 
 
 @pytest.mark.parametrize(
@@ -118,13 +118,13 @@ def test_default_out_resolves_a_relative_teacher(
     for folder in ("mine/student", "mine/deep"):
         (tmp_path / folder).mkdir(parents=True)
     monkeypatch.chdir(tmp_path / place)
-    assert default_out(teacher, "tiny-digits", 0) == Path(f"runs/{name}-tiny-digits-s0")
+    assert default_out(teacher, "digits", 0) == Path(f"runs/{name}-digits-s0")
 
 
 def test_state_after_a_kill_while_the_recipe_was_written_is_new(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     (tmp_path / ".recipe.yaml.77.part").write_text("half")
     (tmp_path / ".student.77.part").mkdir()
-    assert folder.state(small_recipe("tiny-digits")) is RunState.NEW
+    assert folder.state(small_recipe("digits")) is RunState.NEW
     folder.clean()
     assert list(tmp_path.iterdir()) == []

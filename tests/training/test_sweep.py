@@ -54,9 +54,9 @@ def test_row_recipes_without_data() -> None:
 
 def test_read_sweep_rejects_mistakes(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"distill recipe, not a sweep.*ablations/alpha"):
-        read_sweep("tiny-digits")
+        read_sweep("digits")
     path = tmp_path / "mine.yaml"
-    head = "kind: sweep\nname: x\nsummary: x\nbase: tiny-digits\n"
+    head = "kind: sweep\nname: x\nsummary: x\nbase: digits\n"
     path.write_text(head + "rows: [{label: a, set: {seeed: 1}}]\n")
     with pytest.raises(UserError, match="Did you mean 'seed'"):
         row_recipes(read_sweep(str(path)), None, {})
@@ -172,7 +172,7 @@ def test_sweep_dry_run_says_what_is_missing(papers_command: list[object]) -> Non
     """One row, as JSON."""
     words = [str(word) for word in papers_command]
     path = Path("one.yaml")
-    path.write_text("kind: sweep\nname: one\nsummary: x\nbase: tiny-digits\nrows: [{label: a, set: {}}]\n")
+    path.write_text("kind: sweep\nname: one\nsummary: x\nbase: digits\nrows: [{label: a, set: {}}]\n")
     flags = dict(zip(words[2::2], words[3::2])) | {"--features": "nothing.pt"}
     quick = ["--set", "training.batch=2", "--set", "method.latents=2", "--dry-run", "--json"]
     done = CliRunner().invoke(app, ["sweep", str(path), *(word for pair in flags.items() for word in pair), *quick])
@@ -195,7 +195,7 @@ def test_sweep_of_a_toy_task_needs_no_instrument(teacher: Path, tmp_path: Path) 
     sweep = Sweep(
         name="small",
         summary="two rows",
-        base="di4c/tiny-digits",
+        base="di4c/digits",
         small={"evaluation.steps": [1, 2], "training.iterations": 2, "training.batch": 2},
         rows=[SweepRow(label="L = 2", set={"method.latents": 2}), SweepRow(label="L = 4", set={})],
     )
@@ -218,7 +218,7 @@ def test_prepare_evaluation_uses_the_training_device(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr("di4c_cli.training.sweep.load", load)
     sweep = read_sweep("ablations/alpha")
-    with pytest.raises(UserError, match="tiny-digits on cuda:1"):
+    with pytest.raises(UserError, match="digits on cuda:1"):
         prepare_evaluation(sweep, row_recipes(sweep, None, {}), tmp_path, 0, ScorerOptions(device="cuda:1"))
 
 

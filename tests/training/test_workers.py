@@ -32,7 +32,7 @@ from tests.helpers.small_run import (
 )
 
 CODES = 49 * 2 + 12
-"""Bytes of an image in the cache of tiny-vq."""
+"""Bytes of an image in the cache of fashion."""
 
 
 def readers() -> list[threading.Thread]:
@@ -62,7 +62,7 @@ def test_images_are_encoded_for_the_batches_of_the_run(tmp_path: Path, monkeypat
     changes |= {"training.synthetic_share": 0.0, "method.latents": 2, "training.checkpoint_every": 2}
     for workers, cuts in ((0, []), (2, [(1, 1), (1, 3)])):
         monkeypatch.setenv("DI4C_CACHE", str(tmp_path / f"cache-{workers}"))
-        recipe = recipe_file.read("di4c/tiny-vq", changes | {"training.workers": workers})
+        recipe = recipe_file.read("di4c/fashion", changes | {"training.workers": workers})
         run_cut(recipe, tmp_path / str(workers), *cuts)
         (codes,) = root().rglob("codes.bin")
         assert 8 <= codes.stat().st_size / CODES <= 10, "eight samples, and two that are checked first"

@@ -40,7 +40,7 @@ from di4c_cli.tasks.base import ImageTask, ToyTask
 MIN_SAMPLES_PER_FEATURE = 20
 """With fewer samples per feature the bias of the Fréchet distance is visible and the figure has a note."""
 TASK_REFERENCE = 2000
-"""Held-out images of a toy task in its reference; decoding more of tiny-vq takes longer than sampling."""
+"""Held-out images of a toy task in its reference; decoding more of fashion takes longer than sampling."""
 ANCHOR_SAMPLES = 1000
 """Training images that show the figure of real data."""
 DECODED_AT_ONCE = 500

@@ -1,4 +1,4 @@
-"""Text figures: bits per character under tiny-text's model, perplexity under a causal judge, MAUVE; diversity."""
+"""Text figures: bits per character under an n-gram model, perplexity under a causal judge, MAUVE; diversity."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class TextScorer(Scorer):
 
 @register_scorer("ngram")
 class NgramScorer(TextScorer):
-    """Bits per character of tiny-text; with a prompt, only the characters after it are scored."""
+    """Bits per character of the task `words`; with a prompt, only the characters after it are scored."""
 
     main = "bits_per_char"
 
@@ -100,11 +100,11 @@ class NgramScorer(TextScorer):
     @classmethod
     def create(cls, context: ScorerContext) -> NgramScorer:
         if not isinstance(context.task, TextTask):
-            raise UserError("The character model judges tiny-text only.", "Use the scorer 'judge'.")
+            raise UserError("The character model judges the task words only.", "Use the scorer 'judge'.")
         return _ngram_scorer(context.task, context.prompts)
 
     def instrument(self) -> Instrument:
-        reference = f"{len(self.task.lines[0])} training speeches of tiny-text"
+        reference = f"{len(self.task.lines[0])} training speeches of the task words"
         detail = {"held_out_bits_per_char": self.anchor, "scores": "with symbols", **self.prompt_detail()}
         name, digest = self.judge.name, self.judge.digest
         return Instrument(name=name, kind="judge", digest=digest, reference=reference, detail=detail)

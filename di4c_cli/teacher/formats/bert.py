@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 
 from di4c_cli.errors import UserError
@@ -67,14 +69,18 @@ def settings(tree: Tree, tensors: dict[str, Tensor], options: LoadOptions, where
     tied, decoder_bias = tree.get("tie_word_embeddings", True), tensors.pop(DECODER_BIAS, None)
     if decoder_bias is not None and (not tied or HEAD_BIAS not in tensors):
         tensors[HEAD_BIAS] = decoder_bias  # a tied head has two biases of the same values, another uses this one
-    padding, table = tree.get("pad_token_id", 0 if kind == "bert" else 1), tensors.pop(POSITIONS, None)
+    padding: Any = tree.get("pad_token_id", 0 if kind == "bert" else 1)
+    table = tensors.pop(POSITIONS, None)
+    impossible = UserError(f"{where} has a padding of the impossible id {padding!r}.", "Check its config.json.")
+    if not (type(padding) is int and padding >= 0) and not (rotary and padding is None):
+        raise impossible
     if not rotary:
         types, row = tensors.pop(TYPES, None), (found["width"],)
         sound = types is None or (types.shape[1:] == row and len(types))
         if table is None or table.shape[1:] != row or not sound:
             raise UserError(f"{where} lacks its positions or their types.", FETCH_AGAIN)
-        if type(padding) is not int or not 0 <= padding < len(table):
-            raise UserError(f"{where} has a padding of the impossible id {padding!r}.", "Check its config.json.")
+        if padding is None or padding >= len(table):
+            raise impossible
         if kind != "bert":  # row `padding` stands for padding, the next one for the first position
             table = table[padding:]
         length = min(options.length or len(table), len(table) - (kind != "bert"))

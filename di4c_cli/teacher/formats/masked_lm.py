@@ -20,6 +20,7 @@ from di4c_cli.config import ModelConfig
 from di4c_cli.errors import UserError
 from di4c_cli.foreign.regular import is_regular
 from di4c_cli.foreign.tokenizer import vocabulary
+from di4c_cli.model_folder import check_file_size
 from di4c_cli.network.rotary import Rotary
 from di4c_cli.sampler.config import SamplingConfig
 from di4c_cli.teacher import pickles
@@ -106,15 +107,19 @@ class Family:
             tensors[ROTARY] = Rotary(width, network["rope_base"]).inv_freq
         return Bundle(config, tensors, where, renamed, unused, folder)
 
+    def our_name(self, name: str) -> str:
+        """The name of a tensor in our network."""
+        for pattern, replacement in self.renames:
+            name = re.sub(pattern, replacement, name)
+        return name
+
     def _renamed(self, stored: dict[str, Tensor], where: str) -> tuple[Tree, dict[str, str], dict[str, str]]:
         """Tensors under our names, their published names, and the reasons for those left out."""
         tensors: Tree = {}
         renamed: dict[str, str] = {}
         unused: dict[str, str] = {}
         for name, tensor in stored.items():
-            ours = name
-            for pattern, replacement in self.renames:
-                ours = re.sub(pattern, replacement, ours)
+            ours = self.our_name(name)
             reason = next((reason for pattern, reason in self.left_out if re.search(pattern, ours)), None)
             if reason is not None:
                 unused[name] = reason
@@ -133,6 +138,7 @@ def has_type(*types: str) -> Callable[[Tree], bool]:
 def stored_tensors(source: ModelFiles) -> tuple[str, dict[str, Tensor]]:
     """All tensors of the model: of one safetensors file, of the shards that an index lists, or of a pickle."""
     shards = source.shards()
+    check_file_size(*shards)
     found: dict[str, Tensor] = {}
     for path in shards:
         part = _tensors_at(source, path)

@@ -47,6 +47,8 @@ def read(source: ModelFiles, options: LoadOptions) -> Bundle:
         config.provenance = {**config.provenance, "loaded_from": dict(source.origin)}
     if options.tokenizer is not None:
         config.codec, folder = text_codec(config.network["symbols"], None, options)
+    if config.adapter is not None and not options.adapters:
+        raise UserError(f"'{config.name}' is an adapter, and another one needs a whole model.", "Convert it first.")
     if config.adapter is not None:
         return Bundle(config, _whole_adapter(config, path.parent, options), str(path), folder=folder)
     check_fit(config, read_shapes(path), str(path))  # before any tensor is read
@@ -64,10 +66,7 @@ def _whole_adapter(config: ModelConfig, folder: Path, options: LoadOptions) -> d
         name = recorded_teacher(config.provenance) or "its teacher"
         raise UserError(f"'{config.name}' is an adapter of '{name}', which is not known here.", NAME_BASE)
     ref, settings = (options.base, {}) if options.base is not None else (found.ref, found.options)  # type: ignore[union-attr]
-    base = read_model(str(ref), **settings).load()
-    if base.config.adapter is not None:
-        raise UserError(f"The teacher of '{config.name}' is an adapter itself.", "Merge it with `di4c convert` first.")
-    weights = base.denoiser.network.state_dict()
+    weights = read_model(str(ref), adapters=False, **settings).load().denoiser.network.state_dict()
     if config.provenance.get("base_digest") not in (None, tensors_digest(weights)):
         raise UserError(f"'{ref}' is not the teacher with which '{config.name}' was trained.", NAME_BASE)
     return with_base(folder, config, weights)

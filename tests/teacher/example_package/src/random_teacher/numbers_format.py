@@ -11,7 +11,7 @@ from di4c_cli.teacher.model_files import ModelFiles
 from random_teacher import CONFIG
 
 NAME = "numbers"
-RECIPE = "tiny-digits"
+RECIPE = "digits"
 
 
 def is_ours(names: set[str]) -> bool:
