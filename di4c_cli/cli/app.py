@@ -103,7 +103,15 @@ def load_command(name: str) -> Any:
         own.command(name, epilog=epilog)(stoppable(found))
     command = typer.main.get_command(own)
     command.name = name
+    plain = command.get_help
+    command.get_help = lambda ctx: encodable(plain(ctx))  # type: ignore[method-assign]
     return command
+
+
+def encodable(text: str) -> str:
+    """A text with escapes for what stdout cannot show; Click would write it in UTF-8 all the same."""
+    encoding = sys.stdout.encoding or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
 # help without Rich, whose import takes as long as everything else that the help imports

@@ -65,7 +65,17 @@ def changed(old: Any, rng: random.Random) -> Any:
     if isinstance(old, str):
         paths = [f"../{old}", f"./{old}", f"/{old}", f"{old}/{old}", f".{old}"]
         return rng.choice([*paths, f"{old}x", old[:-1], old.upper(), f"(?:{old})*", f".*{old}$", [old], old * 1000])
-    sizes = [old + 1, old - 1, old * 2, old / 2, old // 2, -old, old * 1000, old * 10**6, old * 10**12]
+    sizes = [
+        old + 1,
+        old - 1,
+        old * 2,
+        old * 0.5 if abs(old) < 2**53 else 0.5,
+        old // 2,
+        -old,
+        old * 1000,
+        old * 10**6,
+        old * 10**12,
+    ]
     return rng.choice([*sizes, float(old), str(old), [old], bool(old)])
 
 

@@ -80,7 +80,7 @@ def test_page_holds_everything_and_requests_nothing(run: Path) -> None:
     for part in ("Quality against steps", "Samples", "Latency", "Training", "Recipe", "How these figures"):
         assert f"<h2>{part}" in text
     assert "&lt;b&gt;small&lt;/b&gt;" in text and "<b>small" not in text
-    assert text.count("data:image/png;base64") == 4 and text.count("<svg") == 7
+    assert text.count("data:image/png;base64") == 4 and text.count("<svg") == 8
     assert not re.search(r'(src|href)="(?!data:|#)', text) and "http" not in text.replace("http://www.w3.org", "")
 
 
