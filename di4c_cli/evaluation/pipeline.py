@@ -40,7 +40,7 @@ def prepare(config: EvaluationConfig, say: Callable[[str], None] = lambda text: 
     if any(task_of(other.model) is not task for other in models):
         raise UserError("Teacher and student do not make the same kind of samples.", "Use the student's own teacher.")
     protocol = fit_prompts(_protocol(config, models, task), model)
-    out = config.out or default_out(models[-1].ref)
+    out = config.out or default_out(_student_ref(models))
     check_out(out)
     n = wanted = _sample_count(config, protocol)
     prompts = load_prompts(protocol, model, task, config.prompts)
@@ -102,9 +102,14 @@ def _protocol(config: EvaluationConfig, models: list[EvaluatedModel], task: ToyT
     return replace(protocol, repeats=config.repeats or protocol.repeats)
 
 
+def _student_ref(models: list[EvaluatedModel]) -> str:
+    """The model whose run holds the results: the student, else the last one."""
+    return next((one.ref for one in models if one.row == "student"), models[-1].ref)
+
+
 def _steps_protocol(config: EvaluationConfig, models: list[EvaluatedModel], task: ToyTask | None) -> EvaluationProtocol:
     """Models against steps; the name is the task's, so that results of one task can be compared."""
-    n, steps = default_sizes(models[-1].ref, task)
+    n, steps = default_sizes(_student_ref(models), task)
     rows = [one.row for one in models]
     names = " and ".join(one.model.name for one in models if one.row != "teacher")
     against = [f"against {one.model.name}" for one in models if one.row == "teacher"]

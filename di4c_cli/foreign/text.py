@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import gzip
+import os
 import re
 import zlib
 from collections.abc import Callable, Iterator
@@ -32,8 +33,10 @@ MAX_GROUP_BYTES = 2**32
 ROWS_AT_ONCE = 64
 """Rows of Parquet in memory as Python strings."""
 COMPRESSED = (".gz", ".parquet")
-MAX_RATIO = 200
-"""Text compresses by less than 20 to 1; deflate reaches 1000 to 1 on zeros."""
+MAX_RATIO, SMALL_BYTES = 30, 2**24
+"""Text compresses by less than 20 to 1; deflate reaches 1000 to 1 on zeros. Small files may unpack to 16 MB."""
+MAX_HOLE_BYTES = 2**30
+"""At the end of a text; such a file takes no room on the disk and hours to read."""
 MAX_PROMPT_BYTES = 16 * 2**20
 """The longest model has 2^18 positions."""
 PIECE_ENDS = [re.compile(pattern) for pattern in (r" (?=[^\W\d_])", r"\n(?=\S)", r"\s(?=\S)")]
@@ -110,9 +113,23 @@ def _decoded(path: Path) -> Iterator[str]:
 def _opened(path: Path) -> Iterator[IO[bytes]]:
     try:
         with regular.open_regular(path) as file:
+            _check_hole(path, file.fileno())
             yield gzip.GzipFile(fileobj=file) if path.suffix.lower() == ".gz" else file  # type: ignore[misc]
     except (OSError, EOFError, zlib.error) as error:
         raise UserError(f"{path} cannot be read: {error}.", FIX_FILE) from error
+
+
+def _check_hole(path: Path, handle: int) -> None:
+    """Reject a file whose end was never written; file systems that know no holes report none."""
+    size = os.fstat(handle).st_size
+    hole = os.lseek(handle, 0, os.SEEK_HOLE) if size > MAX_HOLE_BYTES else size
+    try:
+        while size - hole > MAX_HOLE_BYTES:
+            hole = os.lseek(handle, os.lseek(handle, hole, os.SEEK_DATA), os.SEEK_HOLE)
+    except OSError:  # no data after this hole
+        raise UserError(f"{path} has no content from byte {hole} on.", FIX_FILE) from None
+    finally:
+        os.lseek(handle, 0, os.SEEK_SET)
 
 
 def _blocks(path: Path) -> Iterator[bytes]:
@@ -141,14 +158,14 @@ def lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 def _ratio_check(path: Path) -> Callable[[int], None]:
     """Counts what a compressed file unpacks to, and rejects more than any text compresses."""
-    limit = MAX_RATIO * path.stat().st_size + MAX_RECORD_BYTES
+    limit = MAX_RATIO * path.stat().st_size + SMALL_BYTES
     total = 0
 
     def check(count: int) -> None:
         nonlocal total
         total += count
         if path.suffix.lower() in COMPRESSED and total > limit:
-            raise UserError(f"{path} unpacks to more than {MAX_RATIO} times its size.", FIX_FILE)
+            raise UserError(f"{path} unpacks to more than {MAX_RATIO} times its size.", "Unpack it first.")
 
     return check
 

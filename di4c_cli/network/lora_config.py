@@ -18,8 +18,8 @@ class AdapterConfig(Section):
     targets: list[str] = Field(
         default_factory=list, description="last parts of the names of linear layers; none: all but the output layer"
     )
-    base_precision: Literal["fp32", "bf16"] = Field(
-        "fp32", description="of the frozen weights that teacher and student share; bf16 needs training.precision bf16"
+    base_precision: Literal["fp32", "bf16"] | None = Field(
+        None, description="of the frozen weights of teacher and student; none: bf16 with training.precision bf16"
     )
 
     @model_validator(mode="before")

@@ -94,6 +94,10 @@ class TrainingConfig(Section):
 
     @model_validator(mode="after")
     def _half_base(self) -> TrainingConfig:
-        if self.adapter is not None and self.adapter.base_precision == "bf16" and self.precision != "bf16":
+        """Autocast would keep a copy in bfloat16 of every frozen weight in float32."""
+        half = self.precision == "bf16"
+        if self.adapter is not None and self.adapter.base_precision is None:
+            self.adapter.base_precision = "bf16" if half else "fp32"
+        if self.adapter is not None and self.adapter.base_precision == "bf16" and not half:
             raise ValueError("adapter.base_precision bf16 needs precision bf16")
         return self

@@ -14,7 +14,6 @@ from torch import Tensor
 from di4c_cli.data.prefetch import prefetched
 from di4c_cli.data.stream import Source
 from di4c_cli.errors import Failure, UserError
-from di4c_cli.limits import check_threads
 from di4c_cli.methods.base import Method
 from di4c_cli.noise import Noise, sample_seeds
 from di4c_cli.training import checkpoint
@@ -112,7 +111,6 @@ class TrainingLoop:
         device, workers = self.accelerator.device, self.recipe.training.workers
         if workers is None:
             workers = 0 if device.type == "cpu" else GPU_WORKERS
-        check_threads(workers)
         with prefetched(self.source, self._reads(), workers, device) as self.source:
             self._run()
 
@@ -191,6 +189,7 @@ class TrainingLoop:
         progress.skipped += not good
         progress.bad_in_a_row = 0 if good else progress.bad_in_a_row + 1
         progress.seconds += time.monotonic() - start
+        self.context.stop.listen()
         rate = learning_rate(self.settings[0], progress.step - 1, self.recipe.training.iterations)
         self._record(row | self._evaluate(), norm, rate, good, time.monotonic() - start)
         # a single process need not wait for the next exchange to react to a signal

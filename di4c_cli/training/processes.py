@@ -1,8 +1,9 @@
 """Inside a training process: its accelerator and device, decisions shared by all processes, and signals.
 
-While a round trains, the first Ctrl-C or SIGTERM asks the training loop to stop after its step; the second ends the
-process at once. Before and between rounds the first one ends it (`di4c_cli.signals`). A stopped run ends with 128 + the
-signal's number, as shells report it: 130 after Ctrl-C, 143 after SIGTERM.
+From the first finished step of a round on, the first Ctrl-C or SIGTERM asks the training loop to stop after its step;
+the second ends the process at once. Before that step and between rounds the first one ends it (`di4c_cli.signals`):
+nothing would be saved, and the step may compile the network for minutes. A stopped run ends with 128 + the signal's
+number, as shells report it: 130 after Ctrl-C, 143 after SIGTERM.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from types import FrameType
@@ -181,10 +182,12 @@ def leaving_process_group() -> Iterator[None]:
 
 
 class StopRequest:
-    """`asked` becomes true when a signal arrives."""
+    """`asked` becomes true when a signal arrives after `listen`, which works inside `stop_on_signal` alone."""
 
     def __init__(self, loud: bool = True) -> None:
         self.loud = loud
+        self.listen: Callable[[], None] = lambda: None
+        """Called when there is something to save; further calls do nothing."""
         self._first: dict[int, float] = {}
 
     @property
@@ -215,17 +218,23 @@ class StopRequest:
 
 @contextmanager
 def stop_on_signal(loud: bool = True) -> Iterator[StopRequest]:
-    """Handle SIGINT and SIGTERM while the block runs; the previous handlers are restored afterwards."""
+    """SIGINT and SIGTERM go to the request from its `listen` on; the block restores the previous handlers."""
     request = StopRequest(loud)
     before: dict[int, Any] = {}
-    for number in (int(signal.SIGINT), int(signal.SIGTERM)):
+    with ExitStack() as stack:
+
+        def listen() -> None:
+            request.listen = lambda: None
+            stack.enter_context(patience())
+            for number in (int(signal.SIGINT), int(signal.SIGTERM)):
+                try:
+                    before[number] = signal.signal(number, request)
+                except ValueError:  # not the main thread (a notebook's worker): signals stay as they are
+                    break
+
+        request.listen = listen
         try:
-            before[number] = signal.signal(number, request)
-        except ValueError:  # not the main thread (a notebook's worker): signals stay as they are
-            break
-    try:
-        with patience():
             yield request
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from di4c_cli import files
 from di4c_cli.errors import Failure, UserError
+from di4c_cli.limits import check_threads
 from di4c_cli.model_folder import save_folder
 from di4c_cli.network.lora import halve_frozen
 from di4c_cli.recipe import Recipe
@@ -109,6 +110,7 @@ def _train(
         options.say("Training on the CPU, because training on Apple's GPU is untested. --device mps uses it.")
     if state is RunState.FINISHED:
         return RunResult(folder, True, main)
+    check_threads(recipe.training.workers or 0)
     # reads teacher and data before anything is written
     run = Run(accelerator, recipe, folder, options, start_of(accelerator))
     with ExitStack() as stack:

@@ -23,6 +23,8 @@ ON_MPS = "for MPS (tests/test_pretend_mps.py)"
 NEUTRAL = {
     "draw.py: categorical(log_p.cpu()": ON_MPS,
     "noise.py: out.view": ON_MPS,
+    "sampler/tiles.py: torch.zeros": "hidden states where no position is wanted, which no sampler asks for",
+    "process/markov.py: matrix.to(finest": ON_MPS,
     "methods/kernels/head.py: torch.zeros(len(row)": "positions, which the U-Net's head does not read",
     "methods/kernels/targets.py: torch.zeros(0": "an empty result for no rows",
 }
@@ -122,6 +124,8 @@ def cases() -> dict[str, Callable[[], None]]:
     for name, dtype in parity.SCORED:
         found[f"log_probs {name} {dtype}"] = case(parity.test_log_probs_equal_the_cpu, name, dtype)
     found["no unknown positions"] = parity.test_batch_without_unknown_positions_has_gradients_of_zero
+    for name in parity.PROCESSES:
+        found[f"transition {name}"] = case(parity.test_transition_matrices_equal_the_cpu, name)
     for index in parity.NUMBERED:
         found[f"noise {index}"] = case(parity.test_noise_has_the_bits_of_the_cpu_and_is_made_on_the_device, index)
     return found

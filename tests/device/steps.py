@@ -166,10 +166,8 @@ def _published_method(recipe: Recipe, config: Any) -> tuple[Method, Batch]:
 def sample(name: str, device: str, **options: Any) -> Tensor:
     """Three samples of a small model."""
     model = load(name).to(device)
-    if options.pop("given", False):
-        given = torch.full((model.denoiser.length,), -1)
-        given[:3] = 1
-        options["given"] = given
+    if known := options.pop("given", 0):
+        options["given"] = torch.where(torch.arange(model.denoiser.length) < known, 1, -1)
     found = model.sample(3, seed=1, **options)
     assert device == "cpu" or isinstance(found, PretendTensor) or found.device.type == "cpu"
     return held(found)  # type: ignore[no-any-return]

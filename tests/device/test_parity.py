@@ -12,7 +12,7 @@ from torch import Tensor
 from di4c_cli import recipe_file
 from di4c_cli.noise import Noise
 from di4c_cli.training.pretrain_config import RunRecipe
-from tests.device.pretend import Watch, held
+from tests.device.pretend import PretendTensor, Watch, held
 from tests.device.steps import load, sample, training_gradients
 
 SMALL_CHUNKS = {"method.chunk_mb": 0.001, "method.cache_mb": 0.002}
@@ -48,7 +48,7 @@ SAMPLED: list[tuple[str, dict[str, Any]]] = [
     ("pixels", {"steps": 2, "sampler": "tau-leaping", "corrector": 1}),
     ("words", {"steps": 2, "top_p": 0.9, "temperature": 0.8}),
     ("words-student", {"steps": 3}),
-    ("words", {"steps": 2, "given": True}),
+    ("words", {"steps": 2, "given": 3}),
     ("dream", {"steps": 2}),
     ("esm", {"steps": 2}),
     ("uniform", {"steps": 2}),
@@ -56,6 +56,7 @@ SAMPLED: list[tuple[str, dict[str, Any]]] = [
     ("labelled-pixels", {"steps": 2}),
 ]
 SCORED = [("digits", torch.float32), ("words", torch.float32), ("words", torch.bfloat16)]
+PROCESSES = ["digits", "pixels", "uniform"]
 NUMBERED: list[Sequence[int] | Tensor] = [range(7, 10), [9, 2, 5], torch.tensor([9, 2, 5])]
 
 
@@ -112,6 +113,17 @@ def test_log_probs_equal_the_cpu(name: str, dtype: torch.dtype) -> None:
         other.denoiser.to(dtype)
         found = held(other.to("gpu").log_probs(x, 0.5))
     assert torch.allclose(found.float(), wanted.float(), atol=1e-5 if dtype is torch.float32 else 0.05)
+
+
+@pytest.mark.parametrize("name", PROCESSES)
+def test_transition_matrices_equal_the_cpu(name: str) -> None:
+    process = load(name).denoiser.process
+    s, t = torch.tensor([[0.1, 0.3], [0.4, 0.9]], dtype=torch.float64)
+    wanted = process.transition(s, t)
+    with Watch() as watch:
+        found = process.transition(s.to("gpu"), t.to("gpu"))
+        assert isinstance(found, PretendTensor) and torch.allclose(held(found), wanted)
+    assert not +watch.indexed_from_cpu
 
 
 @pytest.mark.parametrize("index", NUMBERED, ids=["consecutive", "scattered", "tensor"])

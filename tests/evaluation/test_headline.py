@@ -49,7 +49,7 @@ def results(
         ),
         (
             {2: 3.0, 4: 3.0},
-            "In 2 steps the student is better than the teacher at its best, in 8 (Fréchet distance): 4 times fewer"
+            "In 2 steps the student is as good as the teacher at its best, in 8 (Fréchet distance): 4 times fewer"
             " steps, with 0.50 of the teacher's recall, both with labels.",
         ),
         (
@@ -105,9 +105,14 @@ def test_comparison_has_a_row_for_every_class(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.slow
-def test_evaluation_of_a_toy_task_measures_the_teacher_at_more_steps(tmp_path: Path) -> None:
+def test_evaluation_of_a_toy_task_measures_the_teacher_at_more_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     evaluation = prepare(EvaluationConfig(student="digits-student", n=50, out=tmp_path / "a"))
     steps = {row: [cell.steps for cell in evaluation.cells if cell.row == row] for row in ("teacher", "student")}
     assert steps == {"teacher": [1, 2, 4, 8, 16, 32], "student": [1, 2, 4, 8]}
+    both = prepare(EvaluationConfig(student="digits-student", others={"a": "digits"}, n=50))
+    assert both.out == Path("evaluations/digits-student"), "results belong to the student"
     plain = prepare(EvaluationConfig(student="digits-student", n=50, steps=[2], labels="none", out=tmp_path / "b"))
     assert [cell.steps for cell in plain.cells] == [2, 2] and plain.protocol.labels == "none"

@@ -151,8 +151,8 @@ def test_lines_name_their_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     (tmp_path / "a.jsonl").write_bytes(b'{"text": "' + b"x" * 2000)
     with pytest.raises(UserError, match="record 1 is longer than 1000 bytes"):
         list(lines(tmp_path / "a.jsonl"))
-    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(bytes(2**23)))
-    with pytest.raises(UserError, match="more than 200 times its size"):
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(bytes(2**25)))
+    with pytest.raises(UserError, match="more than 30 times its size"):
         stream_ids(tmp_path / "a.txt.gz")
 
 
@@ -202,10 +202,20 @@ def test_encode_gives_every_document_its_separator(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+def test_text_without_content_at_its_end_is_rejected(tmp_path: Path) -> None:
+    """A sparse file takes no room on the disk and hours to tokenize."""
+    path = tmp_path / "a.txt"
+    with path.open("wb") as out:
+        out.write(b"one two three\n")
+        out.truncate(10 * 2**30)
+    with pytest.raises(UserError, match=r"a\.txt has no content from byte \d+ on"):
+        stream_ids(path)
+
+
 def test_parquet_rejects_documents_that_a_dictionary_repeats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file of 1.4 kB can hold one megabyte of text 800 times."""
-    monkeypatch.setattr(foreign_text, "MAX_RECORD_BYTES", 2**20)
+    monkeypatch.setattr(foreign_text, "SMALL_BYTES", 2**20)
     path = tmp_path / "corpus.parquet"
     parquet.write_table(arrow.table({"text": ["x" * 10**5] * 100}), path)
-    with pytest.raises(UserError, match="unpacks to more than 200 times its size"):
+    with pytest.raises(UserError, match="unpacks to more than 30 times its size"):
         list(documents(path))

@@ -10,6 +10,7 @@ import hashlib
 import json
 import re
 import subprocess
+import sys
 import threading
 import time
 import zlib
@@ -82,7 +83,7 @@ class StandIn:
         self.faults: list[Fault] = []
         self.requests: list[tuple[str, str, str]] = []
         self.blobs: dict[str, bytes] = {}
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), type("Bound", (_Handler,), {"hub": self}))
+        self.server = _Server(("127.0.0.1", 0), type("Bound", (_Handler,), {"hub": self}))
         self.server.daemon_threads = True
         self.stopped = threading.Event()
 
@@ -111,6 +112,14 @@ class StandIn:
     def asked(self, method: str, part: str) -> list[str]:
         """Range headers of the requests of a kind."""
         return [ranges for verb, path, ranges in self.requests if verb == method and part in path]
+
+
+class _Server(ThreadingHTTPServer):
+    """A client that ends in the middle of an answer is no error of the server."""
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -34,16 +34,18 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     assert memory.physical_memory() == 32 * GB
 
 
-def large(path: Path, start: bytes, size: int = TEXT_BYTES) -> Path:
-    """A file of that size; after `start` it takes no room on the disk."""
+def large(path: Path, start: bytes, size: int = TEXT_BYTES, end: bytes = b"") -> Path:
+    """A file of that size; between `start` and `end` it takes no room on the disk."""
     with path.open("wb") as out:
         out.write(start)
         out.truncate(size)
+        out.seek(size - len(end))
+        out.write(end)
     return path
 
 
 def test_ten_gigabytes_of_text_are_read_piece_by_piece(tmp_path: Path) -> None:
-    path = large(tmp_path / "corpus.txt", b"one two three " * 500_000)
+    path = large(tmp_path / "corpus.txt", b"one two three " * 500_000, end=b"end")
     tracemalloc.start()
     (document,) = islice(text.documents(path), 1)
     assert not isinstance(document, str)
@@ -55,7 +57,7 @@ def test_ten_gigabytes_of_text_are_read_piece_by_piece(tmp_path: Path) -> None:
 
 
 def test_ten_gigabytes_of_records_are_read_one_by_one(tmp_path: Path) -> None:
-    path = large(tmp_path / "corpus.jsonl", b'{"text": "one"}\n' * 1000)
+    path = large(tmp_path / "corpus.jsonl", b'{"text": "one"}\n' * 1000, end=b"\n")
     assert list(islice(text.documents(path), 1000)) == ["one"] * 1000
 
 

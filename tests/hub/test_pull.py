@@ -178,7 +178,7 @@ def test_commands_explain_a_missing_network(run: Run, tmp_path: Path) -> None:
     done = run("convert", "sdtt-7", "out", HF_ENDPOINT="http://127.0.0.1:9")
     assert done.returncode == 1 and done.stdout == ""
     assert len(done.stderr.strip().splitlines()) == 1
-    assert "jdeschena/sdtt@baselines_kld_step_70000" in done.stderr and "digits" in done.stderr
+    assert "jdeschena/sdtt@baselines_kld_step_70000" in done.stderr and "fashion" in done.stderr
     assert not (tmp_path / "out").exists()
     cache = tmp_path / "home"
     assert not cache.exists() or not [path for path in cache.rglob("*") if path.is_file()]

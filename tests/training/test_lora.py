@@ -219,5 +219,7 @@ def test_unknown_targets_are_rejected(teacher: Path, names: list[str], words: st
 
 
 def test_half_base_needs_autocast(teacher: Path) -> None:
+    found = adapter_recipe(teacher), adapter_recipe(teacher, training__precision="bf16")
+    assert [one.training.adapter.base_precision for one in found] == ["fp32", "bf16"]
     with pytest.raises(UserError, match="precision bf16"):
         adapter_recipe(teacher, training__adapter__base_precision="bf16")
