@@ -76,7 +76,8 @@ def changed(old: Any, rng: random.Random) -> Any:
         old * 10**6,
         old * 10**12,
     ]
-    return rng.choice([*sizes, float(old), str(old), [old], bool(old)])
+    number = float(old) if abs(old) < 2**1000 else 1e300
+    return rng.choice([*sizes, number, str(old), [old], bool(old)])
 
 
 def nested(depth: int, lists: bool) -> Any:
