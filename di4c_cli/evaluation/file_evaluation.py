@@ -46,6 +46,7 @@ def evaluate_file(path: Path, options: ScorerOptions, n: int | None, out: Path) 
         samples = scorers[0].judge.tokenizer.batch_decode(samples)
     figures: dict[str, Figure] = {}
     for scorer in scorers:
+        scorer.prepare(None)
         figures |= _figures(scorer, samples, ids)
     cell = Cell(
         row="samples",

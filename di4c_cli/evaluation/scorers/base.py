@@ -66,8 +66,8 @@ class Scorer(ABC):
     def instrument(self) -> Instrument:
         """Name, hash and reference. Stored scores belong to the hash."""
 
-    def prepare(self, sampling: CellSampling) -> None:  # noqa: B027 (most have nothing to prepare)
-        """Called before `score` and `summarise` of each cell."""
+    def prepare(self, sampling: CellSampling | None) -> None:  # noqa: B027 (most have nothing to prepare)
+        """Called before `score` and `summarise` of each cell; None for samples of a file."""
 
     @abstractmethod
     def score(self, x: Tensor, decoded: Any) -> Scores:

@@ -59,7 +59,7 @@ class ExactScorer(Scorer):
             detail={"latents": ENUMERATED_LATENTS},
         )
 
-    def prepare(self, sampling: CellSampling) -> None:
+    def prepare(self, sampling: CellSampling | None) -> None:
         self.cell = sampling
 
     def score(self, x: Tensor, decoded: Any) -> Scores:

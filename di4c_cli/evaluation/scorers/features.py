@@ -89,7 +89,7 @@ class ImageScorer(Scorer):
             detail={"features": width, "neighbours": NEIGHBOURS, "subsets": [SUBSETS, SUBSET_ROWS], **self.detail},
         )
 
-    def prepare(self, sampling: CellSampling) -> None:
+    def prepare(self, sampling: CellSampling | None) -> None:
         self.sampling = sampling
 
     def score(self, x: Tensor, decoded: Any) -> Scores:
