@@ -50,7 +50,7 @@ ALLOWED_GLOBALS = re.compile(
 
 def read_pickle(path: Path) -> dict[str, Any]:
     """A torch checkpoint as plain containers of tensors; nothing in it is executed."""
-    zipped = zipfile.is_zipfile(path)
+    zipped = _is_archive(path)
     if zipped:
         _check_archive(path)
     else:
@@ -79,6 +79,13 @@ def _load(path: Path, zipped: bool) -> Any:
 def _short(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
     return (lines[0] if lines else type(error).__name__)[:160].rstrip(".")
+
+
+def _is_archive(path: Path) -> bool:
+    try:
+        return zipfile.is_zipfile(path)
+    except zipfile.BadZipFile:  # an archive of several disks
+        return True
 
 
 def _check_archive(path: Path) -> None:

@@ -172,3 +172,14 @@ def test_package_never_runs_remote_code() -> None:
             assert "torch.load(" not in line or "weights_only=True" in line, path
             assert "pickle.load" not in line and "weights_only=False" not in line, path
     assert len(loads) == 2, "a model and a tokenizer"
+
+
+def test_archive_of_several_disks_is_rejected(tmp_path: Path) -> None:
+    """Python's own test for archives raises an error of its own on this record."""
+    path = tmp_path / "model.pt"
+    torch.save({"a": torch.zeros(3)}, path)
+    content = path.read_bytes()
+    place = content.rindex(b"PK\x06\x07") + 16  # number of disks in the locator of the 64-bit directory
+    path.write_bytes(content[:place] + b"\x07\0\0\0" + content[place + 4 :])
+    with pytest.raises(UserError, match=r"model\.pt is damaged: .*multiple disks"):
+        pickles.read_pickle(path)
