@@ -47,9 +47,18 @@ def real_path(path: Path) -> Path:
     return Path(os.path.realpath(path))
 
 
+def output_path(path: Path) -> Path:
+    """`real_path` of something to be written; no folder is ever created where a broken link points."""
+    target = real_path(path)
+    broken = any(os.path.islink(folder) and not os.path.exists(folder) for folder in path.parents)
+    if broken or (os.path.islink(path) and not os.path.exists(target.parent)):
+        raise UserError(f"{path} leads through a link to a folder that does not exist.", "Choose another name.")
+    return target
+
+
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a temporary file beside the target, fsync it and rename it."""
-    path = real_path(path)
+    path = output_path(path)
     if path.exists() and not path.is_file():
         raise UserError(f"{path} is not a file.", "Choose another name.")
     with full_disk_explained(path):
@@ -71,7 +80,7 @@ def write_text(path: Path, content: str) -> None:
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
     """A folder that gets its name only when its contents are complete; it replaces an older folder."""
-    path = real_path(path)  # "." has no name
+    path = output_path(path)  # "." has no name
     with full_disk_explained(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         recover(path)
@@ -128,6 +137,7 @@ def recover(path: Path) -> None:
 @contextmanager
 def lock(folder: Path, hint: str = "Wait for it or choose another --out.") -> Iterator[None]:
     """Allow one writer of a folder at a time; the system releases the lock of a killed process."""
+    output_path(folder / LOCK_FILE)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / LOCK_FILE
     while True:

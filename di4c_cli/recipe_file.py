@@ -19,7 +19,7 @@ from di4c_cli.recipe import Recipe
 from di4c_cli.sampler import config as sampling_config
 from di4c_cli.schema import Section
 from di4c_cli.training import config as training_config
-from di4c_cli.training.pretrain_config import PretrainConfig
+from di4c_cli.training.pretrain_config import PretrainConfig, check_start
 
 AnyRecipe = TypeVar("AnyRecipe", bound=Section)
 
@@ -122,8 +122,15 @@ def read(name: str, overrides: Mapping[str, Any] | None = None) -> Recipe:
 
 
 def read_pretrain(name: str, overrides: Mapping[str, Any] | None = None) -> PretrainConfig:
-    """A pretraining recipe."""
-    return _parse(PretrainConfig, find(name), overrides or {})
+    """A pretraining recipe; what describes its model is left out if a model to start from is named."""
+    given = dict(overrides or {})
+    if given.get("teacher") is not None:
+        try:
+            check_start([key for key, value in given.items() if value is not None])
+        except ValueError as error:
+            raise UserError(f"{str(error)[0].upper()}{str(error)[1:]}.", "Leave one of them out.") from error
+        given |= {"network": {}, "process": {}, "codec": {}, "sampling": {}, "labels": None, "tokenizer": None}
+    return _parse(PretrainConfig, find(name), given)
 
 
 def raw(name: str) -> dict[str, Any]:

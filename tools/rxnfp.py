@@ -4,8 +4,9 @@
 
 fetches the wheels of rxnfp (the model, MIT) and rxnmapper (real reactions in its tests, MIT) without dependencies,
 loads the legacy pickle through the BERT format, fills masks of real reactions, samples from nothing but masks, trains
-on at all mask rates with what the model itself writes, and distils the result by the real command without data. The
-last line is one JSON object. Half of the reactions are measured; the other half only starts the model's own chains.
+on at all mask rates with what the model itself writes (`di4c pretrain --teacher`), and distils the result without data
+(`di4c distill`). The last line is one JSON object. Half of the reactions are measured; the other half only starts the
+model's own chains.
 """
 
 from __future__ import annotations
@@ -18,14 +19,15 @@ import subprocess
 import sys
 import zipfile
 from collections import Counter
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from di4c_cli import load
 from di4c_cli.model import Model
-from di4c_cli.model_folder import save_folder
 
 WHEELS = ("rxnfp==0.1.0", "rxnmapper==0.4.3")
 MODEL = "rxnfp/models/transformers/bert_pretrained"
@@ -34,7 +36,6 @@ ATOMS = r"\[[^\]]+\]|Br|Cl|>>|%[0-9][0-9]|[A-Za-z0-9().=#+\-\\/:~@?*$]"
 REACTION = re.compile(r"[\w@+\-\[\]()\\/=#%.~]{8,300}>>[\w@+\-\[\]()\\/=#%.~]{5,200}")
 LENGTH = 128
 SHARES = (0.15, 0.5, 0.9, 1.0)
-BATCH = 16
 INNER = 62
 """Positions of a sample between [CLS] and [SEP]."""
 
@@ -123,9 +124,10 @@ def from_masks(model: Model, count: int, steps: int) -> dict[str, Any]:
     return {"well_formed": sum(map(well_formed, texts)) / count, "example": texts[0]}
 
 
-def own_writing(model: Model, rows: list[list[int]], chains: int, rounds: int) -> list[torch.Tensor]:
+def own_writing(model: Model, rows: list[list[int]], chains: int, rounds: int) -> list[list[int]]:
     """What the model writes where it is good: chains from real reactions, 15 % masked and filled again and again."""
-    kept, generator = [], torch.Generator().manual_seed(0)
+    kept: list[list[int]] = []
+    generator = torch.Generator().manual_seed(0)
     for number, row in enumerate(rows):
         x = torch.tensor(row).repeat(chains, 1)
         for turn in range(rounds):
@@ -134,41 +136,30 @@ def own_writing(model: Model, rows: list[list[int]], chains: int, rounds: int) -
             given = x.masked_fill(hidden, -1)
             x = model.sample(chains, steps=1, seed=turn, first=number * chains, given=given, tile=0)
             if turn >= rounds // 2:
-                kept.append(x.clone())
+                kept += x.tolist()
     return kept
 
 
-def train_on(model: Model, data: list[torch.Tensor], steps: int) -> None:
-    """The denoising loss at mask rates t ~ U(0, 1): mean over t of 1/t · the cross-entropy at the masks."""
-    generator, network = torch.Generator().manual_seed(1), model.denoiser.network
-    network.requires_grad_(True)
-    optimizer = torch.optim.AdamW(network.parameters(), 3e-4, weight_decay=0.01)
-    for step in range(steps):
-        for group in optimizer.param_groups:
-            group["lr"] = 3e-4 * min(1.0, (step + 1) / 20) * (1 - step / steps)
-        x = data[int(torch.randint(len(data), (1,), generator=generator))]
-        x = x[torch.randperm(len(x), generator=generator)[:BATCH]]
-        t = (torch.rand(1, generator=generator) + torch.arange(len(x)) / len(x)) % 1 * 0.98 + 0.02
-        hidden = torch.rand(x.shape, generator=generator) < t[:, None]
-        hidden[:, 0] = hidden[:, -1] = False
-        b, d = hidden.nonzero(as_tuple=True)
-        if len(b) == 0:
-            continue
-        prediction = model.denoiser.predict(x.masked_fill(hidden, model.denoiser.symbols), t)
-        loss = -(prediction.log_probs(b, d).gather(1, x[b, d][:, None])[:, 0] / t[b]).sum() / x.numel()
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
-        optimizer.step()
-        if step % 50 == 49:
-            print(f"step {step + 1}: loss {float(loss):.3f}", flush=True)
-    network.requires_grad_(False)
+def write_rows(texts: list[list[int]], folder: Path) -> list[str]:
+    """Flags with the data of `di4c pretrain`: rows that begin with a text and go on with others; a tenth held out."""
+    random.Random(0).shuffle(texts)
+    rows = [list(chain(*(texts * 2)[first : first + LENGTH // 3]))[:LENGTH] for first in range(len(texts))]
+    flags = []
+    for flag, part in (("--data", rows[len(rows) // 10 :]), ("--held-out", rows[: len(rows) // 10])):
+        flags += [flag, str(folder / f"{flag[2:]}.npy")]
+        np.save(flags[-1], np.array(part, np.uint16))
+    return flags
 
 
 def di4c(*words: str) -> None:
     """The real command."""
     print("di4c", *words, flush=True)
     subprocess.run([sys.executable, "-m", "di4c_cli", *words], check=True)
+
+
+def flags(settings: list[str]) -> list[str]:
+    """Recipe values as words of a command."""
+    return [word for setting in settings for word in ("--set", setting)]
 
 
 def measured(model: Model, rows: list[list[int]], repeats: int, samples: int) -> dict[str, Any]:
@@ -200,15 +191,17 @@ def main() -> None:
     assert summary is not None
     report: dict[str, Any] = {"tensors": summary.summary, "reactions": len(rows)}
     report["published"] = measured(model, rows[1::2], *sizes)
-    data = own_writing(model, rows[::2], options.chains, 12)
-    print(f"{sum(map(len, data))} texts of the model's own", flush=True)
-    train_on(model, data, options.steps)
-    save_folder(tuned, model.config, model.denoiser, "# rxnfp, trained on at all mask rates\n", model.codec_file)
+    texts = own_writing(model, rows[::2], options.chains, 12)
+    print(f"{len(texts)} texts of the model's own", flush=True)
+    settings = [f"training.iterations={options.steps}", "training.batch=16", "training.optimizer.lr=3e-4"]
+    settings += ["training.optimizer.warmup=20", "training.ema=0", "evaluate_every=50"]
+    words = [*write_rows(texts, options.folder), "--out", str(tuned), "--force", *flags(settings)]
+    di4c("pretrain", "--teacher", str(teacher), *words)
     report["tuned"] = measured(load(str(tuned)), rows[1::2], *sizes)
     settings = [f"training.iterations={options.iterations}", "method.latents=2", "training.batch=2"]
     settings += ["training.optimizer.warmup=2", "training.ema=0"]
-    flags = [word for setting in settings for word in ("--set", setting)]
-    di4c("distill", "--teacher", str(tuned), "--data", "teacher", "--out", str(run), "--force", *flags)
+    words = ["--data", "teacher", "--out", str(run), "--force", *flags(settings)]
+    di4c("distill", "--teacher", str(tuned), *words)
     report["student"] = measured(load(str(run)), rows[1::2], *sizes)
     print(json.dumps(report))
 

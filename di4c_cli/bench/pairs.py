@@ -142,12 +142,18 @@ def published_shape(name: str) -> PublishedShape:
 
 
 def _resolved(denoiser: Denoiser, defaults: SamplingConfig, **flags: Any) -> SamplingPlan:
-    """The sampling plan; only guided samples have labels."""
+    """The sampling plan; only guided samples have labels, and blocks have no hand-off."""
     labelled = denoiser.labels is not None and defaults.guidance != 0
-    return SamplingPlan.resolve(denoiser, defaults, labelled, **flags)
+    if flags["block"]:
+        flags["hybrid"] = 0
+    plan = SamplingPlan.resolve(denoiser, defaults, labelled, **flags)
+    plan.blocks(denoiser.length)
+    return plan
 
 
-def random_pair(shape: PublishedShape, device: str, steps: int | None, batch: int | None) -> ModelPair:
+def random_pair(
+    shape: PublishedShape, device: str, steps: int | None, batch: int | None, block: int | None = None
+) -> ModelPair:
     """Teacher and student of a published size with random weights; on a CPU the default batch size is 1."""
     torch.manual_seed(0)
     teacher, student = (
@@ -155,11 +161,16 @@ def random_pair(shape: PublishedShape, device: str, steps: int | None, batch: in
     )
     decoder, note = _decoder(codec.build(shape.codec), teacher)
     weights = dict.fromkeys(("teacher", "student"), "random")
-    return _published_pair(shape, teacher, student, decoder, weights, [note], steps, batch)
+    return _published_pair(shape, teacher, student, decoder, weights, [note], steps, batch, block)
 
 
 def real_pair(
-    teacher: Model, student: Model | None, steps: int | None, batch: int | None, shape: PublishedShape | None = None
+    teacher: Model,
+    student: Model | None,
+    steps: int | None,
+    batch: int | None,
+    shape: PublishedShape | None = None,
+    block: int | None = None,
 ) -> ModelPair:
     """Real models; without a student, the teacher's network with random λ weights stands in.
 
@@ -176,8 +187,8 @@ def real_pair(
         raise UserError("Teacher and student are of different kinds.", "Use the student's own teacher.")
     if shape is not None:
         decoder, note = _decoder(teacher.codec, denoiser)
-        return _published_pair(shape, teacher.denoiser, denoiser, decoder, weights, [note], steps, batch)
-    settings = _resolved(denoiser, defaults, steps=steps)
+        return _published_pair(shape, teacher.denoiser, denoiser, decoder, weights, [note], steps, batch, block)
+    settings = _resolved(denoiser, defaults, steps=steps, block=block)
     size = batch or max(1, min(64, 16384 // length))
     return ModelPair(teacher.name, teacher.denoiser, denoiser, settings, size, teacher.codec, weights)
 
@@ -191,14 +202,15 @@ def _published_pair(
     notes: list[str],
     steps: int | None,
     batch: int | None,
+    block: int | None,
 ) -> ModelPair:
     """A row of the paper's table; its seconds are given where the number of steps is the paper's."""
     size = batch or (shape.batch if teacher.device.type != "cpu" else 1)
     if size != shape.batch:
         notes = [*notes, f"batch {size} instead of {shape.batch}"]
-    settings = _resolved(student, SamplingConfig.model_validate(shape.sampling), steps=steps)
+    settings = _resolved(student, SamplingConfig.model_validate(shape.sampling), steps=steps, block=block)
     paper = None
-    if shape.paper and settings.steps == shape.sampling["steps"]:
+    if shape.paper and block is None and settings.steps == shape.sampling["steps"]:
         paper = {"table": "tab:latency", "batch": shape.batch, **shape.paper}
     note = "; ".join(filter(None, notes))
     return ModelPair(shape.title, teacher, student, settings, size, decoder, weights, note, paper)

@@ -38,6 +38,9 @@ def bench_latency(
         ),
     ] = None,
     steps: Annotated[int | None, typer.Option(help="Sampling steps; default: those of the shape or model.")] = None,
+    block: Annotated[
+        int | None, typer.Option(help="Fill blocks of N positions from left to right; they divide the steps equally.")
+    ] = None,
     batch_size: Annotated[
         int | None,
         typer.Option(min=1, max=MAX_BATCH, help="Samples per batch; default: the paper's, 1 for a shape on a CPU."),
@@ -58,14 +61,14 @@ def bench_latency(
     from di4c_cli.limits import check_threads
     from di4c_cli.sampler.plan import check_ranges
 
-    check_ranges({"steps": steps})
+    check_ranges({"steps": steps, "block": block})
     out = output_file(out, ".png")
     if threads is not None:
         check_threads(threads)
         torch.set_num_threads(threads)
     place = choose_device(device)
     results = []
-    for make_pair in _pairs(student or [], teacher or [], shape or [], place, steps, batch_size):
+    for make_pair in _pairs(student or [], teacher or [], shape or [], place, steps, batch_size, block):
         pair = make_pair()
         announce(pair)
         with progress("batches", (batches + warmup) * 2) as advance:
@@ -86,7 +89,13 @@ def announce(pair: ModelPair) -> None:
 
 
 def _pairs(
-    students: list[str], teachers: list[str], shapes: list[str], device: str, steps: int | None, batch: int | None
+    students: list[str],
+    teachers: list[str],
+    shapes: list[str],
+    device: str,
+    steps: int | None,
+    batch: int | None,
+    block: int | None,
 ) -> list[Callable[[], ModelPair]]:
     """One function per pair, called when its turn comes: two large pairs need not fit into memory together."""
     from di4c_cli.bench.pairs import PAPER_SHAPES, SHAPES, published_shape, random_pair, real_pair
@@ -102,9 +111,9 @@ def _pairs(
 
     def make(name: str) -> ModelPair:
         if name in asked and name not in given:
-            return random_pair(published_shape(name), device, steps, batch)
+            return random_pair(published_shape(name), device, steps, batch, block)
         models = _models(student_of.get(name), teacher_of.get(name), device)
-        return real_pair(*models, steps, batch, SHAPES.get(name))
+        return real_pair(*models, steps, batch, SHAPES.get(name), block)
 
     rows = dict.fromkeys([*asked, *given]) or [""]
     for name in asked:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import sys
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from di4c_cli.cli.guard import tell
 from di4c_cli.errors import SENTENCE_LIMIT, UserError
+from di4c_cli.files import output_path
 from di4c_cli.printable import printable, visible
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def command_line(*words: object) -> str:
 
 def output_file(path: Path, suffix: str = "") -> Path:
     """The file that `--out` means, links followed; a device, a folder or another kind of file is rejected."""
-    target, named = Path(os.path.realpath(path)), path.absolute()
+    target, named = output_path(path), path.absolute()
     if target.is_dir():
         raise UserError(f"{path} is a folder.", "Name a file with --out.")
     # /dev/stdout leads to whatever file the shell redirects to, which must not be replaced

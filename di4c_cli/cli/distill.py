@@ -124,7 +124,7 @@ def resolve(recipe: str | None, method: str | None, flags: dict[str, Any], setti
     if flags["teacher"] is not None:
         flags = {**flags, "teacher": teacher}
     own = f"{method}/{teacher}"  # a recipe of the method for this very teacher
-    asked = recipe or (own if own in recipe_file.names() else recipe_for(teacher))
+    asked = recipe or (own if own in recipe_file.names() else recipe_for(teacher, method))
     name = recipe_file.ask_name(asked)
     if method is not None:
         name = recipe_file.with_method(name, method)
@@ -202,11 +202,15 @@ def preview_lines(found: Preview) -> list[str]:
     if found.parameters:
         lines.append("weights    " + ", ".join(f"{name} {size:,}" for name, size in found.parameters.items()))
     if found.memory:
-        parts = ", ".join(f"{name.replace('_', ' ')} {size / 2**20:,.0f}" for name, size in found.memory.items())
+        parts = ", ".join(
+            f"{name.replace('_', ' ')} {size / 2**20:,.0f}" for name, size in found.memory.items() if size
+        )
         lines.append(f"memory     {parts} MB per process (estimate)")
-        need = found.memory["total"] + CUDA_BYTES
+        need = found.gpu_memory + CUDA_BYTES
         sizes = [f"{size} GB {'yes' if need <= size * 2**30 else 'no'}" for size in GPU_GIGABYTES]
-        lines.append(f"fits a GPU {', '.join(sizes)} (with {CUDA_BYTES // 2**30} GB for CUDA itself)")
+        lines.append(
+            f"fits a GPU {', '.join(sizes)} ({need / 2**30:.3g} GB with {CUDA_BYTES // 2**30} for CUDA itself)"
+        )
     if found.seconds_per_step is not None and found.total_seconds is not None:
         total = duration(found.total_seconds)
         lines.append(f"time       {found.seconds_per_step:.3g} s a step, {total} in all ({found.measured})")

@@ -32,6 +32,9 @@ def eval(
         str | None, typer.Option(help="A table or figure of the paper, or of a toy task; `list` shows them.")
     ] = None,
     steps: Annotated[str | None, typer.Option(help="Sampling steps, e.g. 1,2,4,8.")] = None,
+    block: Annotated[
+        int | None, typer.Option(help="Fill blocks of N positions from left to right; they divide the steps equally.")
+    ] = None,
     temperatures: Annotated[str | None, typer.Option(help="Frontier over temperatures, e.g. 0.8,1.")] = None,
     sample_dtype: Annotated[
         str | None, typer.Option(help="Draws: float64 (default), float32 (published), or float32,float64.")
@@ -77,6 +80,7 @@ def eval(
         protocol=protocol,
         steps=parse_numbers(steps, "--steps", int),
         temperatures=parse_numbers(temperatures, "--temperatures", float),
+        block=block,
         dtypes=None if sample_dtype is None else list(dict.fromkeys(sample_dtype.split(","))),
         labels=parse_label(label),
         precision=precision,
@@ -134,7 +138,7 @@ def _eval_file(path: Path, config: EvaluationConfig, json: bool) -> None:
     from di4c_cli.evaluation.pipeline import check_out
     from di4c_cli.report.page import write_all
 
-    for flag, value in (("--protocol", config.protocol), ("--sample-dtype", config.dtypes)):
+    for flag, value in (("--protocol", config.protocol), ("--sample-dtype", config.dtypes), ("--block", config.block)):
         if value is not None:
             raise UserError(f"--samples measures a file and takes no {flag}.", "Leave one of them out.")
     out = config.out or Path("evaluations") / path.stem

@@ -43,6 +43,8 @@ class EvaluationConfig:
     protocol: str | None = None
     steps: list[int] | None = None
     temperatures: list[float] | None = None
+    block: int | None = None
+    """Positions of a block; the models then make all of their steps without a hand-off."""
     dtypes: list[str] | None = None
     """Precisions of the draws; several make columns of their own."""
     labels: str | None = None

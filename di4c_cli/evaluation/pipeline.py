@@ -31,7 +31,7 @@ def prepare(config: EvaluationConfig, say: Callable[[str], None] = lambda text: 
     """Check a config and load what it needs; only cached reference statistics are written."""
     if config.out is not None:
         check_out(config.out)
-    check_ranges({"precision": config.precision})
+    check_ranges({"precision": config.precision, "block": config.block})
     for dtype in config.dtypes or ():
         check_ranges({"dtype": dtype})
     student, teacher = _model_names(config)
@@ -87,8 +87,9 @@ def _protocol(config: EvaluationConfig, models: list[EvaluatedModel], task: ToyT
         protocol = _steps_protocol(config, models, task)
     else:
         free_steps = config.protocol == STEPS_SAVED
-        if config.temperatures or (config.steps and not free_steps):
-            raise UserError("A protocol fixes its own steps and temperatures.", "Leave --steps and --temperatures out.")
+        if config.temperatures or config.block or (config.steps and not free_steps):
+            problem = "A protocol fixes its own steps, temperatures and blocks."
+            raise UserError(problem, "Leave --steps, --temperatures and --block out.")
         protocol = get_protocol(config.protocol, task, config.steps)
     for row in (one.row for one in models if one.row not in protocol.rows):
         protocol = protocol.with_row(row)
@@ -99,6 +100,8 @@ def _protocol(config: EvaluationConfig, models: list[EvaluatedModel], task: ToyT
         protocol = replace(protocol, labels=config.labels, cells=cells)
     if config.precision != "fp32":
         protocol = protocol.with_options(precision=config.precision)
+    if config.block:
+        protocol = protocol.with_options(block=config.block, hybrid=0)
     return replace(protocol, repeats=config.repeats or protocol.repeats)
 
 

@@ -57,6 +57,7 @@ class CellSampling:
         self.plan = SamplingPlan.resolve(
             denoiser, defaults, self.labelled, self.length, steps=cell.steps, **cell.options
         )
+        self.plan.blocks(self.length if prompts is None else (prompts.given < 0).sum(1))  # before the first sample
         self.teacher = None
         if self.plan.hybrid:  # by the cell's options or because the student hands off to its teacher
             self.teacher = teacher or EvaluatedModel("teacher", self.model.teacher)

@@ -148,9 +148,11 @@ class PreparedSample:
             "1 step" if self.plan.steps == 1 else f"{self.plan.steps} steps",
             f"{self.plan.dtype} draws",
         ]
-        for key in ("block", "guidance", "temperature", "top_p", "hybrid", "corrector"):
+        for key in ("block", "guidance", "temperature", "top_p", "corrector"):
             if key in settings:
                 parts.append(f"{key.replace('_', '-')} {settings[key]:g}")
+        if "hybrid" in settings:
+            parts.append(f"the last {settings['hybrid']} by the teacher")
         return f"{self.n} from {self.model.name}: {', '.join(parts)}, seed {self.seed}."
 
 

@@ -87,6 +87,9 @@ class EncoderBlock(nn.Module):
 class EncoderNetwork(ConditionedTransformer):
     """Base of both networks: the stack of blocks with λ, and logits h·Wᵀ + b; there is no time input."""
 
+    half_base = True
+    """The frozen weights of an adapter may be stored in bfloat16."""
+
     any_length = True
     """Samples may be shorter than `length`: these models are trained on texts of every length."""
     rotary_emb: Rotary | None

@@ -90,9 +90,12 @@ def trained_state(module: nn.Module) -> dict[str, Tensor]:
 
 
 def halve_frozen(network: nn.Module) -> None:
-    """Store the frozen parameters in bfloat16, also where another network shares them."""
-    for parameter in network.parameters():
-        if not parameter.requires_grad:
+    """Store the frozen matrices in bfloat16, also where another network shares them, if the network allows it.
+
+    Other networks have layers that run in float32. Vectors stay: torch rejects a LayerNorm in bfloat16 on a CPU.
+    """
+    for parameter in network.parameters() if getattr(network, "half_base", False) else ():
+        if not parameter.requires_grad and parameter.dim() > 1:
             parameter.data = parameter.data.bfloat16()
 
 

@@ -19,7 +19,9 @@ class AdapterConfig(Section):
         default_factory=list, description="last parts of the names of linear layers; none: all but the output layer"
     )
     base_precision: Literal["fp32", "bf16"] | None = Field(
-        None, description="of the frozen weights of teacher and student; none: bf16 with training.precision bf16"
+        None,
+        description="of the frozen weights of teacher and student; none: bf16 with training.precision bf16 "
+        "(Llama- and BERT-like networks only)",
     )
 
     @model_validator(mode="before")

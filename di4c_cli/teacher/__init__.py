@@ -75,8 +75,21 @@ def _read_files(source: ModelFiles, options: LoadOptions) -> Bundle:
     return bundle
 
 
-def recipe_for(ref: str) -> str:
-    """The recipe that distils a reference: that of its registry entry, of its own provenance, or of its format."""
+def recipe_for(ref: str, method: str | None = None) -> str:
+    """The recipe that distils a reference: that of its registry entry, of its own provenance, or of its format.
+
+    With a method, a recipe of that method for a registered teacher of the same family comes first.
+    """
+    name = _recipe_of(ref)
+    for other in recipe_file.names() if method is not None else ():
+        if other.startswith(f"{method}/"):
+            entry = registry.find_entry(str(recipe_file.raw(other).get("teacher")))
+            if entry is not None and entry.recipe == name and f"{method}/{name}" not in recipe_file.names():
+                return other
+    return name
+
+
+def _recipe_of(ref: str) -> str:
     entry = registry.find_entry(ref)
     if entry is not None:
         return entry.recipe

@@ -23,6 +23,10 @@ MAX_RECORDS = 100_000
 MAX_PROGRAM_BYTES = 16 * 2**20
 CHUNK_BYTES = 2**22
 ASK_PUBLISHER = "Ask its publisher for a safetensors file or fetch it again."
+SAVE_WEIGHTS = (
+    "Ask its publisher for a safetensors file. Of your own file, save the weights alone: "
+    "torch.save({'state_dict': …, 'ema': …}, …) with the tensors of the same keys."
+)
 
 
 class Ignored(dict[Any, Any]):
@@ -132,7 +136,7 @@ def _check_program(stream: io.BytesIO, where: str) -> None:
             dotted = name.replace(" ", ".")
             if ALLOWED_GLOBALS.fullmatch(name) is None and dotted not in INERT_CLASSES:
                 problem = f"{where} asks for code to be run ({dotted[:80]}), which di4c never does."
-                raise UserError(problem, ASK_PUBLISHER)
+                raise UserError(problem, SAVE_WEIGHTS)
     except (ValueError, IndexError, OverflowError, MemoryError, struct.error) as error:
         raise UserError(f"{where} is not a readable checkpoint ({_short(error)}).", ASK_PUBLISHER) from error
 

@@ -18,7 +18,7 @@ from di4c_cli.data.items import TensorItems
 from di4c_cli.data.source import probe
 from di4c_cli.data.stream import DataSpec, Shuffled, Source
 from di4c_cli.errors import Di4cError
-from di4c_cli.memory import peak_memory
+from di4c_cli.memory import gpu_memory, peak_memory
 from di4c_cli.methods.di4c_config import Di4CConfig
 from di4c_cli.model import Model, load
 from di4c_cli.network.lora import halve_frozen
@@ -35,6 +35,8 @@ from di4c_cli.training.student_init import adapter_student, build_method, new_st
 
 TIMED_SAMPLES = 16
 """Teacher samples that are drawn to estimate the time of the whole pool."""
+ASSUMED_GPU = 80 * 2**30
+"""The memory of a GPU for which a machine without one estimates."""
 
 
 @dataclass
@@ -48,6 +50,7 @@ class Preview:
     data: str = ""
     parameters: dict[str, int] = field(default_factory=dict)
     memory: dict[str, int] = field(default_factory=dict)
+    gpu_memory: int = 0
     flops: int | None = None
     seconds_per_step: float | None = None
     measured: str = ""
@@ -87,6 +90,7 @@ def preview(recipe: Recipe, out: Path, processes: int, device: str | None, measu
     found.parameters = {"teacher": count(build_on_meta(config)), "student": count(build_on_meta(student))}
     memory = estimate(student, config, recipe, plan)
     found.memory = asdict(memory) | {"total": memory.total}
+    found.gpu_memory = memory.total if gpu_memory() else estimate(student, config, recipe, plan, ASSUMED_GPU).total
     found.flops = step_flops(config, recipe, plan)
     found.files = _files(recipe, out, memory)
     if measure:

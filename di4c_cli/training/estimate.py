@@ -177,23 +177,26 @@ def _head_bytes(denoiser: Denoiser, row: int) -> int:
     return _Device(False, False).saved_bytes(network, lambda: network.head(hidden, d)) // ROWS + 3 * row
 
 
-def estimate(config: ModelConfig, teacher: ModelConfig, recipe: Recipe, plan: BatchPlan) -> Memory:
-    """Peak memory of one process; what the frameworks themselves take comes on top.
+def estimate(
+    config: ModelConfig, teacher: ModelConfig, recipe: Recipe, plan: BatchPlan, gpu: int | None = None
+) -> Memory:
+    """Peak memory of one process, here or on a GPU of `gpu` bytes; what the frameworks take comes on top.
 
     Gradients follow the activations, which their backward pass frees.
     """
-    method, denoiser, gpu = method_on_meta(recipe, config, teacher), build_on_meta(config), gpu_memory()
+    method, denoiser, gpu = method_on_meta(recipe, config, teacher), build_on_meta(config), gpu or gpu_memory()
     weights = count(method) * FLOAT32_BYTES
     frozen = count(build_on_meta(teacher)) * FLOAT32_BYTES if recipe.method.needs_teacher else 0
-    adapter = recipe.training.adapter
+    adapter, half = recipe.training.adapter, False
     if adapter is not None:  # teacher and student share the frozen weights
         base = count(build_on_meta(teacher))
-        frozen = base * (2 if adapter.base_precision == "bf16" else FLOAT32_BYTES)
+        half = adapter.base_precision == "bf16" and getattr(method.student.network, "half_base", False)
+        frozen = base * (2 if half else FLOAT32_BYTES)
         weights -= base * FLOAT32_BYTES
         weights += _adapter_size(method.student.network, adapter) * FLOAT32_BYTES
     sequences = plan.micro * recipe.method.predictions_per_sample // plan.group
     casts = weights // 2 if recipe.training.precision != "fp32" else 0
-    if casts and adapter is not None and adapter.base_precision == "fp32":
+    if casts and adapter is not None and not half:
         # autocast converts a frozen weight in every pass, and the graph keeps the copy
         copies = 2 * _linear_size(method.student.network) * recipe.method.graphs_at_once
         casts += copies // (_blocks(method.student.network) if recipe.training.activation_checkpointing else 1)

@@ -1,4 +1,4 @@
-"""The start of a pretraining: fresh weights of the recipe's network, and data with a held-out part."""
+"""The start of a pretraining: fresh weights or those of a model, and data with a held-out part."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from di4c_cli.data.items import check_rows
 from di4c_cli.data.stream import DataSpec, Shuffled
 from di4c_cli.denoiser import Denoiser
 from di4c_cli.errors import UserError
-from di4c_cli.model import Model
+from di4c_cli.model import Model, load
 from di4c_cli.noise import sample_seeds
 from di4c_cli.training import pretrain_data
 from di4c_cli.training.checkpoint import Progress
 from di4c_cli.training.held_out import HeldOut
 from di4c_cli.training.pretrain_config import PretrainConfig
 from di4c_cli.training.start import RoundStart
-from di4c_cli.training.student_init import method_on_meta, public_name
+from di4c_cli.training.student_init import method_on_meta, public_name, teacher_network
 
 
 class FromData:
@@ -35,25 +35,30 @@ class FromData:
     another one.
     """
 
-    weights_dtype: torch.dtype | None = torch.float16  # half the size, and no difference in samples
-
     def __init__(
         self, recipe: PretrainConfig, accelerator: Accelerator, kept: Path, new: bool, say: Callable[[str], None]
     ) -> None:
         self.recipe, self.accelerator, self.kept, self.new, self.say = recipe, accelerator, kept, new, say
+        self.teacher: Model | None = None
+        # fresh weights: half the size, and no difference in samples
+        self.weights_dtype: torch.dtype | None = torch.float16 if recipe.teacher is None else None
 
     def read(self) -> None:
         """Find the sizes of the model, build it without memory, read the data; nothing is written into the run."""
         recipe = self.recipe
         if recipe.data == "embedded" and recipe.task is None:
             raise UserError(f"The recipe {recipe.name} names no data.", pretrain_data.NAME_DATA)
-        self.codec_file = self._codec_file()
-        self.config = self._config()
+        if recipe.teacher is not None:
+            self.teacher = load(recipe.teacher)
+            if self.teacher.config.latent is not None:
+                raise UserError(f"'{recipe.teacher}' is a student with λ.", "Name a teacher without λ to start from.")
+        self.codec_file = self._codec_file() if self.teacher is None else self.teacher.codec_file
+        self.config = self._config() if self.teacher is None else self._config_of(self.teacher)
         try:
             method_on_meta(recipe, self.config)
         except UserError as error:
             raise UserError(f"The recipe {recipe.name}: {error.message}", "Change that in the recipe.") from error
-        denoiser = build_on_meta(self.config)
+        denoiser, labels = build_on_meta(self.config), self.config.labels
         model = Model(self.config, denoiser, None if self.codec_file is None else self.codec_file.parent)
         self.train, held_out = pretrain_data.open_data(recipe, model)
         symbols = pretrain_data.all_symbols(self.train)
@@ -65,15 +70,14 @@ class FromData:
             )
         for items in (self.train, held_out):
             x, label = items.rows([0])
-            if recipe.labels is not None and label is None:
-                raise UserError(f"The data {recipe.data} has no labels.", "Leave labels out of the recipe.")
-            check_rows(items, [0], x, label, denoiser.symbols, recipe.labels)
-        self.held_out = HeldOut(
-            held_out, recipe.labels, recipe.method, recipe.evaluate_every, recipe.patience, self._with_weights
-        )
+            if labels is not None and label is None:
+                raise UserError(f"The data {recipe.data} has no labels.", "Train a model without labels.")
+            check_rows(items, [0], x, label, denoiser.symbols, labels)
+        often, again = (recipe.evaluate_every, recipe.patience), self.teacher is not None
+        self.held_out = HeldOut(held_out, labels, recipe.method, *often, self._with_weights, again)
 
     def round(self, number: int, previous: Path | None) -> RoundStart:
-        """Fresh weights, drawn from the recipe's seed."""
+        """The weights of the model to start from, or fresh ones drawn from the recipe's seed."""
         if self._trains_tokenizer and self.accelerator.is_main_process and self.codec_file != self.kept:
             assert self.codec_file is not None
             files.write_bytes(self.kept, self.codec_file.read_bytes())
@@ -82,9 +86,11 @@ class FromData:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             denoiser = build_denoiser(self.config)
+        if self.teacher is not None:
+            denoiser.network.load_state_dict(self.teacher.denoiser.network.state_dict())
         setattr(denoiser.network, "checkpointing", training.activation_checkpointing)  # noqa: B010 (typed as Module)
         length, symbols, dropped = denoiser.length, denoiser.symbols, training.label_dropout
-        spec = DataSpec(recipe.seed, "data/1", length, symbols, recipe.labels, dropped, training.flip)
+        spec = DataSpec(recipe.seed, "data/1", length, symbols, self.config.labels, dropped, training.flip)
         source = Shuffled(self.train, spec)
         return RoundStart(self.config, denoiser, source, codec_file=self.codec_file, held_out=self.held_out)
 
@@ -96,8 +102,9 @@ class FromData:
             "iterations": progress.best_step,
             "training_seconds": round(progress.seconds),
         }
+        origin = "" if self.teacher is None else f" --teacher {public_name(str(recipe.teacher))}"
         return (
-            f"# {config.name}\n\n{recipe.summary}. Teacher made by `di4c pretrain --recipe {recipe.name}`; "
+            f"# {config.name}\n\n{recipe.summary}. Teacher made by `di4c pretrain --recipe {recipe.name}{origin}`; "
             f"held-out loss {progress.best_loss:.4f} nats per unknown position after {progress.best_step} iterations.\n"
         )
 
@@ -142,9 +149,6 @@ class FromData:
             process.setdefault("symbols", symbols)
         if recipe.labels is not None:
             network.setdefault("labels", recipe.labels)
-        settings = recipe.model_dump(mode="json")
-        for key in ("data", "held_out", "tokenizer"):
-            settings[key] = None if settings[key] is None else public_name(settings[key])
         return ModelConfig(
             kind="teacher",
             name=recipe.model_name,
@@ -153,12 +157,22 @@ class FromData:
             labels=recipe.labels,
             codec=codec,
             sampling=recipe.sampling,
-            provenance={
-                "recipe": settings,
-                "data": settings["data"],
-                "versions": {"di4c": __version__, "torch": torch.__version__},
-            },
+            provenance=self._history(),
         )
+
+    def _config_of(self, teacher: Model) -> ModelConfig:
+        """config.json of a model that goes on from `teacher`: the same model with one more chapter of history."""
+        parent = {"kind": "teacher", "name": teacher.name, "provenance": teacher.config.provenance}
+        network = teacher_network(teacher, self.recipe.training.dropout)
+        changes = {"kind": "teacher", "network": network, "provenance": {**self._history(), "parent": parent}}
+        return teacher.config.model_copy(update=changes, deep=True)
+
+    def _history(self) -> dict[str, Any]:
+        settings = self.recipe.model_dump(mode="json")
+        for key in ("teacher", "data", "held_out", "tokenizer"):
+            settings[key] = None if settings[key] is None else public_name(settings[key])
+        versions = {"di4c": __version__, "torch": torch.__version__}
+        return {"recipe": settings, "data": settings["data"], "versions": versions}
 
     def _with_weights(self, tensors: dict[str, torch.Tensor]) -> Denoiser:
         denoiser = build_denoiser(self.config)

@@ -32,6 +32,8 @@ class HeldOut:
     patience: int
     denoiser: Callable[[dict[str, Tensor]], Denoiser]
     """The network with given weights."""
+    at_start: bool = False
+    """Evaluate before the first step too: a model to start from is kept if training never improves it."""
 
     def due(self, step: int, iterations: int) -> bool:
         """Whether step number `step` ends with an evaluation."""

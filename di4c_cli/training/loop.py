@@ -124,6 +124,10 @@ class TrainingLoop:
     def _run(self) -> None:
         settings, progress = self.recipe.training, self.progress
         saved_at = progress.step
+        if progress.step == 0 and self.context.held_out is not None and self.context.held_out.at_start:
+            loss = self._evaluate()["held_out"]
+            if loss is not None and self.accelerator.is_main_process:
+                self.context.warn(f"Held-out loss {loss:.4f} before the first step.")
         while not self.finished:
             stop = self.step()
             last = self.finished

@@ -166,13 +166,6 @@ def summary(metrics: Path) -> dict[str, Any]:
     return out
 
 
-def best_evaluation(metrics: Path) -> dict[str, Any]:
-    """The lowest held-out loss and its step; empty without an evaluation."""
-    rows = [row for row in read_rows(metrics) if row.get("held_out") is not None]
-    best = min(rows, key=lambda row: row["held_out"], default=None)
-    return {} if best is None else {"best_held_out": best["held_out"], "best_step": best["step"]}
-
-
 def check_trackers(names: list[str]) -> None:
     """Reject a tracker whose package, which has the same name, is not installed, before anything is written."""
     for name in names:

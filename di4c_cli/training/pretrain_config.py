@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -14,11 +15,22 @@ from di4c_cli.schema import CurrentName, Section
 from di4c_cli.tasks.config import TaskName
 from di4c_cli.training.config import TrainingConfig
 
+OF_THE_TEACHER = ("network", "process", "codec", "labels", "tokenizer")
+"""Keys that describe the model, so that a model to start from replaces them."""
+
+
+def check_start(keys: Collection[str]) -> None:
+    """Raise ValueError if `keys` describe a model although there is one to start from."""
+    found = next((key for key in keys if key.partition(".")[0] in (*OF_THE_TEACHER, "vocabulary", "sampling")), None)
+    if found is not None:
+        raise ValueError(f"{found} and a teacher exclude each other: the training goes on with the teacher's own")
+
 
 class PretrainConfig(Section):
     """How a teacher is trained on data (`di4c pretrain`).
 
     Sizes that follow from the data may be left out: `symbols` of network and process, `shape` and `length` of images.
+    With `teacher` the training starts from that model, which replaces network, process, codec, labels and sampling.
     """
 
     rounds: ClassVar[int] = 1
@@ -26,6 +38,9 @@ class PretrainConfig(Section):
     kind: Literal["pretrain"] = Field("pretrain", description="the purpose of the file")
     name: CurrentName = Field(description="as in `di4c recipes`")
     summary: str = Field(description="one line about it")
+    teacher: CurrentName | None = Field(
+        None, description="model to start from: name, Hub id, folder or file; none: fresh weights (`--teacher`)"
+    )
     task: Annotated[TaskName | None, BeforeValidator(current_name)] = Field(
         None, description="the toy task whose embedded data it trains on"
     )
@@ -38,8 +53,8 @@ class PretrainConfig(Section):
         None, description="tokenizer.json of the text, or its folder; none: trained on the data (`--tokenizer`)"
     )
     vocabulary: int = Field(4096, ge=257, le=2**20, description="entries of a tokenizer that is trained on the data")
-    network: dict[str, Any] = Field(description="type and sizes, as in config.json")
-    process: dict[str, Any] = Field(description="type and settings, as in config.json")
+    network: dict[str, Any] = Field(default_factory=dict, description="type and sizes, as in config.json")
+    process: dict[str, Any] = Field(default_factory=dict, description="type and settings, as in config.json")
     codec: dict[str, Any] = Field(default_factory=dict, description="config.json's codec entry of the teacher")
     labels: int | None = Field(None, ge=1, description="number of classes; none: unconditional")
     sampling: SamplingConfig = Field(default_factory=SamplingConfig, description="the teacher's sampling defaults")
@@ -52,7 +67,15 @@ class PretrainConfig(Section):
     @model_validator(mode="after")
     def _without_teacher(self) -> PretrainConfig:
         if self.data == "teacher" or self.training.synthetic_share:
-            raise ValueError("a pretraining has no teacher whose samples could be data")
+            raise ValueError("a pretraining learns from data, and no teacher's samples are drawn")
+        return self
+
+    @model_validator(mode="after")
+    def _network_or_teacher(self) -> PretrainConfig:
+        if self.teacher is None and not (self.network and self.process):
+            raise ValueError("network and process, or the teacher that has them, are missing")
+        if self.teacher is not None:
+            check_start([name for name in OF_THE_TEACHER if getattr(self, name)])
         return self
 
     @property

@@ -13,7 +13,7 @@ from di4c_cli import files
 from di4c_cli.codec.text import END_OF_TEXT, Text
 from di4c_cli.data import cache, cifar, images, text, tokens
 from di4c_cli.data.items import Items, TensorItems, check_items
-from di4c_cli.data.source import find_items
+from di4c_cli.data.source import find_items, pixel_shape
 from di4c_cli.data.tokens import MASK_TOKEN, PackedItems
 from di4c_cli.errors import UserError
 from di4c_cli.foreign.arrays import ArrayArchive
@@ -113,7 +113,7 @@ def open_data(recipe: PretrainConfig, model: Model) -> tuple[Items, Items]:
     if recipe.data == "embedded":
         assert recipe.task is not None
         data, where = get_task(recipe.task).data, f"embedded {recipe.task}"
-        shape = tuple(recipe.codec["shape"]) if recipe.codec.get("type") == "pixels" else None
+        shape = pixel_shape(model)
         train: Items = TensorItems(data.train, data.train_label, shape, where)
         held_out: Items = TensorItems(data.held_out, data.held_out_label, shape, where)
     else:

@@ -27,14 +27,12 @@ from di4c_cli.training.round_data import information
 
 def student_config(teacher: Model, recipe: Recipe, round_number: int) -> ModelConfig:
     """config.json of a round's student: the teacher's domain, the recipe's λ, and the whole history."""
-    settings = {key: value for key, value in teacher.config.network.items() if key != "latent"}
-    settings["dropout"] = recipe.training.dropout
     latent = teacher.config.latent or recipe.method.resolve_latent(recipe.latent.stored())
     root = teacher.name.removesuffix("-student")
     return ModelConfig(
         kind="student",
         name=f"{root}-student",
-        network=settings,
+        network=teacher_network(teacher, recipe.training.dropout),
         process=teacher.config.process,
         latent=latent,
         adapter=recipe.training.adapter,
@@ -43,6 +41,11 @@ def student_config(teacher: Model, recipe: Recipe, round_number: int) -> ModelCo
         sampling=recipe.sampling or teacher.config.sampling,
         provenance=_history(teacher, recipe, round_number),
     )
+
+
+def teacher_network(teacher: Model, dropout: float) -> dict[str, Any]:
+    """The network of a model that starts from a teacher, with the dropout of its own training."""
+    return {key: value for key, value in teacher.config.network.items() if key != "latent"} | {"dropout": dropout}
 
 
 def _history(teacher: Model, recipe: Recipe, round_number: int) -> dict[str, Any]:
@@ -99,6 +102,7 @@ def adapter_student(
     """
     assert config.adapter is not None
     denoiser = build_on_meta(config)
+    denoiser.process = base.process  # its tables are on the meta device too
     network, given = denoiser.network, base.network
     shared = dict(given.named_parameters()) | dict(given.named_buffers())
     first: dict[str, Tensor] = {}

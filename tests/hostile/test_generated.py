@@ -53,9 +53,21 @@ def test_grid_has_every_option_of_every_command() -> None:
     assert len(pairs) > 5000
 
 
-def test_rounds_with_another_seed_have_other_cases() -> None:
+def test_every_target_has_its_share_of_the_cases() -> None:
     order = [cases.choose(number) for number in range(sum(cases.shares().values()))]
     assert {name: order.count(name) for name in cases.shares()} == cases.shares()
+
+
+def test_everything_of_a_stranger_has_a_target() -> None:
+    strangers = ("model folder", "Hub repository", "recipe", "run", "result", "dataset", "tokenizer")
+    assert all(cases.shares()[name] > 0 for name in strangers)
+
+
+def test_rounds_with_another_seed_have_other_cases(tmp_path: Path) -> None:
+    def stories(seed: str) -> list[str]:
+        return [cases.run("faithful", seed, number, tmp_path, tmp_path / "work").story for number in range(6)]
+
+    assert stories("one") == stories("one") != stories("another")
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,29 @@ def test_report_follows_a_link(evaluation: Path, monkeypatch: pytest.MonkeyPatch
     assert Path("link.html").is_symlink() and Path("real.html").is_file()
 
 
+@pytest.mark.parametrize("out", ["dangling", "dangling/x/y"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("report", "."),
+        ("convert", "digits"),
+        ("eval", "--teacher", "digits", "--steps", 1, "-n", 2),
+        ("sample", "--teacher", "digits", "-n", 1, "--steps", 1),
+        ("distill", "--teacher", "digits", "--recipe", "di4c/digits", "--iterations", 1, "--batch", 2),
+    ],
+)
+def test_no_folder_is_created_where_a_broken_link_points(
+    words: tuple[object, ...], out: str, evaluation: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(evaluation)
+    os.symlink("nowhere/at/all", "dangling")
+    before = sorted(os.listdir())
+    result = call(*words, *([] if words[0] == "convert" else ["--out"]), out)
+    assert_clean(result, 2)
+    assert "a link to a folder that does not exist" in result.stderr
+    assert sorted(os.listdir()) == before
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [("steps", 10**400), ("n", -1), ("settings", {"temperature": [1]}), ("figures", {}), ("seed", 10**100)],

@@ -66,3 +66,5 @@ def test_recipe_for_names() -> None:
     assert recipe_for("sdtt-6") == "sdtt-6"
     assert recipe_for("sdtt-7@some-branch") == "sdtt-7"
     assert recipe_for("digits-student") == "digits"
+    assert recipe_for("mdlm", "sdtt") == recipe_for("sdtt-7", "sdtt") == "sdtt/mdlm"
+    assert recipe_for("mdlm", "variational") == recipe_for("mdlm") == "sdtt-7"

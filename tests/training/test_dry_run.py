@@ -134,3 +134,12 @@ def test_preview_counts_the_auxiliary_network() -> None:
     assert two.memory["ema"] == student and two.memory["teacher"] == auxiliary == one.memory["weights"]
     (size,) = (size for name, size in two.files.items() if "checkpoints" in name)
     assert size == 3 * (student + auxiliary) + student
+
+
+def test_preview_without_a_gpu_estimates_for_one(teacher: Path, tmp_path: Path) -> None:
+    recipe = small_recipe(teacher)
+    found = preview(recipe, tmp_path / "run", 1, None, measure=False)
+    model = load(str(teacher))
+    plan = make_batch_plan(recipe.training.batch, None, 1)
+    asked = estimate(student_config(model, recipe, 1), model.config, recipe, plan, gpu=80 * 2**30)
+    assert found.gpu_memory == asked.total != found.memory["total"]

@@ -223,3 +223,11 @@ def test_half_base_needs_autocast(teacher: Path) -> None:
     assert [one.training.adapter.base_precision for one in found] == ["fp32", "bf16"]
     with pytest.raises(UserError, match="precision bf16"):
         adapter_recipe(teacher, training__adapter__base_precision="bf16")
+
+
+@pytest.mark.parametrize("name", ["digits", "words", "pixels"])
+def test_adapter_of_every_network_trains_under_bf16(name: str, tmp_path: Path) -> None:
+    settings = {"teacher": name, "data": "embedded", "training.adapter.type": "lora", "training.precision": "bf16"}
+    recipe = recipe_file.read(f"di4c/{name}", settings | {"training.iterations": 1, "training.batch": 2})
+    distill(recipe, tmp_path / "run", RunOptions())
+    assert (tmp_path / "run" / "student" / "adapter_model.safetensors").is_file()

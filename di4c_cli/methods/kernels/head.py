@@ -74,10 +74,11 @@ class LinearHead(Head):
         self.written, self.symbols = False, 0
 
     def start(self) -> None:
-        """The first `backward` writes the gradient of the large weight instead of adding to zeros."""
+        """The first `backward` writes the gradient of the large weight; that of a frozen weight is never made."""
         self.written = False
+        trained = self.weight if self.weight.requires_grad else self.weight[:0]
         self.grads = [
-            torch.empty_like(self.weight, dtype=precise(self.weight.dtype)),
+            torch.empty_like(trained, dtype=precise(self.weight.dtype)),
             torch.zeros_like(self.bias, dtype=precise(self.bias.dtype)),
         ]
 
@@ -102,7 +103,9 @@ class LinearHead(Head):
                 scale = float16_scale(dz, self.weight[:symbols].abs().amax(), h.abs().amax())
                 dz = dz * scale
             dz, h = dz.to(self.work), h.to(self.work)
-            if scale is not None:
+            if not self.weight.requires_grad:
+                pass
+            elif scale is not None:
                 grad = (dz.T @ h).to(weight_grad.dtype).div_(scale)
                 weight_grad.copy_(grad) if not self.written else weight_grad.add_(grad)
             elif weight_grad.dtype != self.work:
