@@ -29,29 +29,31 @@ BYTES_PER_HIDDEN_NUMBER = 12
 CHECK_CONFIG = "Check the model's config.json."
 CONVERT_AGAIN = "Fix the file or convert the model again."
 
-Count = Annotated[int, Field(strict=True, ge=1, le=2**20)]
-Small = Annotated[int, Field(strict=True, ge=1, le=2**12)]
-Blocks = Annotated[int, Field(strict=True, ge=0, le=64)]
-Labels = Annotated[int, Field(strict=True, ge=0, le=2**20)]
-Resolution = Annotated[int, Field(strict=True, ge=0, le=2**16)]
+Count = Annotated[int, Field(ge=1, le=2**20)]
+Small = Annotated[int, Field(ge=1, le=2**12)]
+Blocks = Annotated[int, Field(ge=0, le=64)]
+Labels = Annotated[int, Field(ge=0, le=2**20)]
+Resolution = Annotated[int, Field(ge=0, le=2**16)]
 Multipliers = Annotated[list[Small], Field(min_length=1, max_length=12)]
 Share = Annotated[float, Field(ge=0, lt=1)]
-Switch = Annotated[bool, Field(strict=True)]
 Activation = Literal["gelu", "gelu_new", "relu", "silu"]
 Positive = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
 
 
 class _Settings(BaseModel):
-    """Limits of the settings we know; the constructor rejects unknown names."""
+    """Limits of the settings we know; the constructor rejects unknown names.
 
-    model_config = ConfigDict(extra="allow")
+    Strict: the constructor gets the value itself, so "0.1" is no number.
+    """
+
+    model_config = ConfigDict(extra="allow", strict=True)
     type: str
     symbols: Count
 
 
 class _Transformer(_Settings):
     length: Count
-    width: Annotated[int, Field(strict=True, ge=1, le=2**16)]
+    width: Annotated[int, Field(ge=1, le=2**16)]
     depth: Small
     heads: Small
     cond_dim: Count | None = None
@@ -59,7 +61,7 @@ class _Transformer(_Settings):
     labels: Labels | None = None
     dropout: Share = 0.0
     time_conditioning: bool = False
-    mask: Switch = True
+    mask: bool = True
 
 
 class _Encoder(_Transformer):
@@ -70,25 +72,25 @@ class _Encoder(_Transformer):
     eps: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = 1e-6
     kv_heads: Small | None = None
     head_width: Small | None = None
-    qkv_bias: Switch = False
-    out_bias: Switch = False
-    qk_norm: Switch = False
-    tied: Switch = False
-    shift: Switch = False
+    qkv_bias: bool = False
+    out_bias: bool = False
+    qk_norm: bool = False
+    tied: bool = False
+    shift: bool = False
     positions: Literal["learned", "counted", "rotary"] = "learned"
     padding: Labels | None = None
-    pre_norm: Switch = False
-    embed_norm: Switch = True
-    token_dropout: Switch = False
+    pre_norm: bool = False
+    embed_norm: bool = True
+    token_dropout: bool = False
     activation: Activation = "gelu"
     head_activation: Activation = "gelu"
 
 
 class _UNet(_Settings):
     shape: Annotated[list[Small], Field(min_length=3, max_length=3)]
-    channels: Annotated[int, Field(strict=True, ge=4, le=2**14)]
+    channels: Annotated[int, Field(ge=4, le=2**14)]
     multipliers: Multipliers
-    blocks: Annotated[int, Field(strict=True, ge=1, le=64)]
+    blocks: Annotated[int, Field(ge=1, le=64)]
     attention: int | Annotated[list[int], Field(max_length=12)]
     time_dim: Count
     time_scale: Positive = 1000.0
@@ -99,15 +101,15 @@ class _UNet(_Settings):
 class _Vqgan(BaseModel):
     """Limits of a VQGAN's sizes; its constructor rejects missing ones."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="allow", strict=True)
     channels: Small = 1
     multipliers: Multipliers = [1]
     blocks: Blocks = 1
     attention_resolutions: Annotated[list[Resolution], Field(max_length=12)] = []
     z_channels: Small = 1
     embed_dim: Small = 1
-    codes: Annotated[int, Field(strict=True, ge=1, le=2**16)] = 1
-    resolution: Annotated[int, Field(strict=True, ge=1, le=2**16)] = 1
+    codes: Annotated[int, Field(ge=1, le=2**16)] = 1
+    resolution: Annotated[int, Field(ge=1, le=2**16)] = 1
     in_channels: Small = 3
     out_channels: Small = 3
 
@@ -115,7 +117,7 @@ class _Vqgan(BaseModel):
 class _Dense(_Settings):
     """Processes that hold S×S matrices."""
 
-    symbols: Annotated[int, Field(strict=True, ge=2, le=1024)]
+    symbols: Annotated[int, Field(ge=2, le=1024)]
     rate_sigma: Positive = 1.0
     q_sigma: Positive = 1.0
     time_exponential: Annotated[float, Field(gt=1, le=1e6)] = 100.0

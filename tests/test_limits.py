@@ -87,6 +87,8 @@ def test_limits_handle_every_absurd_number(folder: Path, value: Any) -> None:
     [
         ({"network.depth": 10**9}, "network.depth"),
         ({"network.depth": 4000}, "too few for the 4000 layers"),
+        ({"network.dropout": "0.1"}, "network.dropout"),
+        ({"network.time_conditioning": "no"}, "network.time_conditioning"),
         ({"network.symbols": 7}, "7 symbols but the process 5"),
         ({"labels": 3}, "claims 3 labels"),
         ({"network.length": 2**19}, "beyond any model"),

@@ -69,6 +69,9 @@ def eval(
     if protocol == "list":
         _list_protocols()
         return
+    if samples is not None and processes not in (None, 1):
+        raise UserError("--samples is measured by one process.", "Leave --processes out.")
+    launch_again(processes, device, oversubscribe)  # before torch is imported, which every process does itself
     from di4c_cli.evaluation.config import EvaluationConfig, ScorerOptions
     from di4c_cli.evaluation.models import parse_rows
     from di4c_cli.process_group import process_group
@@ -92,9 +95,6 @@ def eval(
         options=ScorerOptions(judge, features, reference, feature_input=feature_input),
         prompts=prompts,
     )
-    if samples is not None and processes not in (None, 1):
-        raise UserError("--samples is measured by one process.", "Leave --processes out.")
-    launch_again(processes, device, oversubscribe)
     with process_group(device) as group:
         config = replace(config, options=replace(config.options, device=group.device))
         if samples is None:

@@ -109,10 +109,10 @@ def sample(
         "tile": tile,
         "block": block,
     }
+    launch_again(processes, device, oversubscribe)  # before torch is imported, which every process does itself
     from di4c_cli.generate.request import SampleRequest
     from di4c_cli.process_group import process_group
 
-    launch_again(processes, device, oversubscribe)
     with process_group(device) as group:
         device = group.device
         texts = {"prompt": prompt, "prompt_file": prompt_file, "prompts": prompts, "infill": infill}
