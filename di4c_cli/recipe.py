@@ -15,6 +15,13 @@ from di4c_cli.schema import CurrentName, Section
 from di4c_cli.training.config import TrainingConfig
 
 
+class StartConfig(Section):
+    """A student that is trained first, by another recipe; the run continues with its weights."""
+
+    recipe: CurrentName = Field(description="its recipe; teacher, data, labels, λ, precision, seed are as here")
+    iterations: float = Field(1.0, gt=0, le=100, description="its training steps, relative to this recipe's")
+
+
 class Recipe(Section):
     """How a teacher becomes a student."""
 
@@ -29,6 +36,7 @@ class Recipe(Section):
     student_weights: Literal["ema", "live"] | None = Field(
         None, description="which weights of that file the student starts from; none: the teacher's"
     )
+    start: StartConfig | None = Field(None, description="a student to begin with; none: the teacher's weights")
     rounds: int = Field(1, ge=1, le=64, description="each round's student is the next round's teacher")
     seed: int = Field(0, ge=0, lt=2**31, description="of all draws")
     latent: StudentLatentConfig = Field(
@@ -41,6 +49,8 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _latent_fits_method(self) -> Recipe:
-        self.method.check_latent(self.latent)
+        self.method.check_latent(self.latent, started=self.start is not None)
         self.method.check_rounds(self.rounds)
+        if self.start is not None and (self.rounds > 1 or self.training.adapter is not None):
+            raise ValueError("a recipe with `start` has one round and no adapter")
         return self

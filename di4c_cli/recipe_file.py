@@ -121,6 +121,29 @@ def read(name: str, overrides: Mapping[str, Any] | None = None) -> Recipe:
     return _parse(Recipe, find(name), overrides or {})
 
 
+def start_recipe(recipe: Recipe) -> Recipe | None:
+    """The recipe of the student with which a run begins: same information, λ, precision and seed."""
+    if recipe.start is None:
+        return None
+    training = recipe.training
+    first = read(
+        recipe.start.recipe,
+        {
+            "teacher": recipe.teacher,
+            "data": recipe.data,
+            "seed": recipe.seed,
+            "init_weights": recipe.init_weights,
+            "latent": recipe.latent.model_dump(mode="json"),
+            "training.iterations": max(1, round(recipe.start.iterations * training.iterations)),
+            "training.label_dropout": training.label_dropout,
+            "training.precision": training.precision,
+        },
+    )
+    if first.start is not None or first.rounds > 1:
+        raise UserError(f"The recipe {first.name} cannot be a start: it has one itself, or rounds.", "Name another.")
+    return first
+
+
 def read_pretrain(name: str, overrides: Mapping[str, Any] | None = None) -> PretrainConfig:
     """A pretraining recipe; what describes its model is left out if a model to start from is named."""
     given = dict(overrides or {})

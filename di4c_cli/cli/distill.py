@@ -151,7 +151,8 @@ def _run(recipe: Recipe, out: Path, device: str | None, force: bool, as_json: bo
     from di4c_cli.training.run import RunOptions, distill
 
     with LiveTable(recipe, out / "samples") as table:
-        outcome = distill(recipe, out, RunOptions(device=device, force=force, say=say, report=table))
+        options = RunOptions(device=device, force=force, say=say, report=table, begin=table.begin)
+        outcome = distill(recipe, out, options)
     if not outcome.main:
         return
     folder, figures = outcome.folder, summary(outcome.folder.metrics)

@@ -34,10 +34,19 @@ class LiveTable:
 
     def __init__(self, recipe: RunRecipe, samples: Path | None = None) -> None:
         """`samples`: the run's folder of sample pictures."""
-        self.recipe, self.samples = recipe, samples
-        self._metrics = recipe.method.live_metrics
+        self.samples = samples
         self._console = Console(stderr=True)
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
+        self._restart(recipe)
+
+    def begin(self, recipe: RunRecipe) -> None:
+        """Show the metrics of this recipe from now on: a run may begin with the student of another one."""
+        if recipe is not self.recipe:
+            self._restart(recipe)
+
+    def _restart(self, recipe: RunRecipe) -> None:
+        self.recipe = recipe
+        self._metrics = recipe.method.live_metrics
         self._lines: deque[list[str]] = deque(maxlen=SHOWN_LINES)
         self._means: dict[str, float] = {}
         self._began = self._shown = time.monotonic()

@@ -103,7 +103,7 @@ def _run(
         for number, (row, resolved) in enumerate(rows, 1):
             told(f"{number}/{len(rows)} {row.label}, seed {resolved.seed}")
             with LiveTable(resolved) as live:
-                options = RunOptions(device=device, report=live, say=told, keep_group=True)
+                options = RunOptions(device=device, report=live, begin=live.begin, say=told, keep_group=True)
                 distill(resolved, folder / row.folder, options)
         evaluation = with_students(evaluation, rows)
         told(f"Measuring the teacher and {len(rows)} students, {evaluation.n} samples in each cell.")

@@ -64,8 +64,8 @@ class MethodConfig(Section):
         """Forward passes of the student whose graphs are held together until the backward pass."""
         return 1
 
-    def check_latent(self, latent: LatentConfig) -> None:
-        """Raise ValueError if the method cannot train with this λ."""
+    def check_latent(self, latent: LatentConfig, started: bool = False) -> None:
+        """Raise ValueError if the method cannot train with this λ; `started`: a student brings it."""
 
     def check_rounds(self, rounds: int) -> None:
         """Raise ValueError if the method cannot train so many rounds."""

@@ -126,7 +126,7 @@ class Di4CConfig(MethodConfig):
     def graphs_at_once(self) -> int:
         return 2 if self.branch == "both" else 1  # the student at t and at δ
 
-    def check_latent(self, latent: LatentConfig) -> None:
+    def check_latent(self, latent: LatentConfig, started: bool = False) -> None:
         if latent.prior == "learned":
             raise ValueError(
                 "a learned prior is trained by the variational method; --set latent.prior=standard removes it"

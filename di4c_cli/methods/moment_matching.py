@@ -134,7 +134,10 @@ class MomentMatching(Method):
 
     def parts(self) -> list[TrainedPart]:
         own = {"decay": "none"} | ({} if self.config.auxiliary_lr is None else {"lr": self.config.auxiliary_lr})
-        return [TrainedPart(list(self.student.parameters())), TrainedPart(list(self.auxiliary.parameters()), own)]
+        prior = self.student.learned_prior  # of the student with which the run began; it stays as it is
+        kept = set() if prior is None else set(prior.parameters())
+        student = [parameter for parameter in self.student.parameters() if parameter not in kept]
+        return [TrainedPart(student), TrainedPart(list(self.auxiliary.parameters()), own)]
 
     def updates(self, step: int) -> Sequence[int]:
         return (0, 1)
@@ -146,7 +149,8 @@ class MomentMatching(Method):
         """The student predicts at x_t, with a graph if asked; x_s and the teacher have none."""
         t, s = sample_times(self.config, noise)
         x_t, x0 = corrupt_data(self.student.process, batch, t, noise)
-        lam = self.student.draw_latent(noise, "lam", x_t, t, batch.label)
+        with torch.no_grad():
+            lam = self.student.draw_latent(noise, "lam", x_t, t, batch.label)
         student = self.student.predict(x_t, t, batch.label, lam, self.setup.dropout)
         with torch.no_grad():
             uniform = noise.uniform("step/s", 1, x_t.shape[1], 2)

@@ -37,10 +37,11 @@ class MomentMatchingConfig(MethodConfig):
         """One pass gives loss and gradient, so nothing is kept in between."""
         return super().loss_memory(gpu)[0], 0
 
-    def check_latent(self, latent: LatentConfig) -> None:
-        if latent.prior == "learned":
+    def check_latent(self, latent: LatentConfig, started: bool = False) -> None:
+        if latent.prior == "learned" and not started:
             raise ValueError(
-                "a learned prior is trained by the variational method; --set latent.prior=standard removes it"
+                "moment matching does not train a learned prior; start from a variational student, which has one "
+                "(`start: {recipe: …}`), or --set latent.prior=standard"
             )
 
     def check_rounds(self, rounds: int) -> None:

@@ -54,7 +54,7 @@ class VariationalConfig(MethodConfig):
     def predictions_per_sample(self) -> int:
         return self.iwae_samples
 
-    def check_latent(self, latent: LatentConfig) -> None:
+    def check_latent(self, latent: LatentConfig, started: bool = False) -> None:
         if latent.distribution != "normal" or latent.features == "sinusoid":
             raise ValueError(
                 "the variational method needs latent.distribution: normal and latent.features: raw; "

@@ -9,6 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from di4c_cli.model import Model
 from di4c_cli.recipe import Recipe
+from di4c_cli.recipe_file import start_recipe
 from di4c_cli.training.dry_run import trial_loop
 from di4c_cli.training.processes import make_accelerator
 from di4c_cli.training.round_data import pool_size
@@ -33,7 +34,9 @@ def forward_equivalents(recipe: Recipe, teacher: Model, device: str | None = Non
     accelerator.free_memory()
     drawn = pool_size(recipe)[1] * recipe.training.synthetic_steps
     trained = recipe.training.iterations * recipe.training.batch
-    return recipe.rounds * (trained * sample / one_forward(teacher) + drawn)
+    first = start_recipe(recipe)
+    before = 0.0 if first is None else forward_equivalents(first, teacher, device)
+    return before + recipe.rounds * (trained * sample / one_forward(teacher) + drawn)
 
 
 @torch.no_grad()

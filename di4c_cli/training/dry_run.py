@@ -169,6 +169,10 @@ def _measure(
     peak = peak_memory(accelerator.device.type) / 2**20
     found.measured = f"second of two steps on {accelerator.device.type}, peak memory {peak:.0f} MB"
     accelerator.free_memory()
+    if (first := recipe_file.start_recipe(recipe)) is not None:
+        begun = Preview({}, "")
+        _measure(first, model, memory, device, recipe_plan(first, 1), begun)
+        found.total_seconds += begun.total_seconds or 0.0
 
 
 def trial_loop(recipe: Recipe, model: Model, accelerator: Accelerator) -> TrainingLoop:

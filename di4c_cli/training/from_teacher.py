@@ -30,8 +30,15 @@ class FromTeacher:
 
     weights_dtype: torch.dtype | None = None
 
-    def __init__(self, recipe: Recipe, accelerator: Accelerator, say: Callable[[str], None]) -> None:
-        self.recipe, self.accelerator, self.say = recipe, accelerator, say
+    def __init__(
+        self,
+        recipe: Recipe,
+        accelerator: Accelerator,
+        say: Callable[[str], None],
+        train_start: Callable[[], Path] | None = None,
+    ) -> None:
+        """`train_start` trains the student with which the recipe begins, or finds it, and names its folder."""
+        self.recipe, self.accelerator, self.say, self.train_start = recipe, accelerator, say, train_start
 
     def read(self) -> None:
         """Read teacher and data, and check that λ fits network and method; nothing is written."""
@@ -65,6 +72,8 @@ class FromTeacher:
         if number == 1 and recipe.student_weights is not None:
             initial = load(recipe.teacher, weights=recipe.student_weights)
         student = new_student(initial, config, recipe, number)
+        if self.train_start is not None:
+            student.network.load_state_dict(load_folder(self.train_start(), teacher).denoiser.network.state_dict())
         frozen = copy.deepcopy(teacher.denoiser) if recipe.method.needs_teacher else None
         return RoundStart(config, student, source, frozen, teacher.codec_file, sampling_teacher=self.teacher)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -17,6 +17,7 @@ from di4c_cli.limits import check_threads
 from di4c_cli.model_folder import save_folder
 from di4c_cli.network.lora import halve_frozen
 from di4c_cli.recipe import Recipe
+from di4c_cli.recipe_file import start_recipe
 from di4c_cli.training.from_data import FromData
 from di4c_cli.training.from_teacher import FromTeacher
 from di4c_cli.training.loop import Report, RunContext, TrainingLoop
@@ -51,6 +52,8 @@ class RunOptions:
     device: str | None = None
     force: bool = False
     report: Report = _silent
+    begin: Callable[[RunRecipe], None] = _silent
+    """Called with the recipe whose metrics `report` gets from now on."""
     say: Callable[[str], None] = _silent
     dtype: torch.dtype = torch.float32
     keep_group: bool = False
@@ -72,7 +75,20 @@ StartOf = Callable[[Accelerator], StartingPoint]
 
 def distill(recipe: Recipe, out: Path, options: RunOptions) -> RunResult:
     """Distil the recipe's teacher into a student in `out`; the same call resumes a stopped run."""
-    return train(recipe, RunFolder(out), options, lambda accelerator: FromTeacher(recipe, accelerator, options.say))
+    first = start_recipe(recipe)
+
+    def train_start() -> Path:
+        assert first is not None
+        folder = RunFolder(out).start_run
+        with_options = replace(options, force=False, keep_group=True)
+        if not distill(first, folder, with_options).already_finished:
+            options.say(f"The run begins with the student of {first.name}; it goes on with {recipe.method.name}.")
+        return RunFolder(folder).model
+
+    def start_of(accelerator: Accelerator) -> FromTeacher:
+        return FromTeacher(recipe, accelerator, options.say, None if first is None else train_start)
+
+    return train(recipe, RunFolder(out), options, start_of)
 
 
 def pretrain(recipe: PretrainConfig, out: Path, options: RunOptions) -> RunResult:
@@ -169,6 +185,7 @@ class Run:
     def one_round(self, number: int) -> None:
         """Train one round from its last checkpoint, if it has one, and write its model."""
         begin = self.start.round(number, self.folder.round_model(number - 1) if number > 1 else None)
+        self.options.begin(self.recipe)
         last = self.folder.last_checkpoint(number)
         metrics = self._metrics(number, last)
         with stop_on_signal(loud=self.accelerator.is_main_process) as stop:

@@ -56,6 +56,8 @@ class RunFolder:
         self.curves = path / "curves.png"
         self.samples = path / "samples"
         self.model = path / kind
+        self.start_run = path / "start"
+        """The run of the student with which this run begins, if its recipe has one."""
 
     def round(self, number: int) -> Path:
         """Folder of a round; its model is in `student/` or `teacher/`, its checkpoints in `checkpoints/`."""

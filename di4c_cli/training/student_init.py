@@ -21,13 +21,15 @@ from di4c_cli.model import Model
 from di4c_cli.network.lora import LATENT_PREFIX, add_lora
 from di4c_cli.noise import sample_seeds
 from di4c_cli.recipe import Recipe
+from di4c_cli.recipe_file import start_recipe
 from di4c_cli.training.pretrain_config import RunRecipe
 from di4c_cli.training.round_data import information
 
 
 def student_config(teacher: Model, recipe: Recipe, round_number: int) -> ModelConfig:
     """config.json of a round's student: the teacher's domain, the recipe's λ, and the whole history."""
-    latent = teacher.config.latent or recipe.method.resolve_latent(recipe.latent.stored())
+    first = start_recipe(recipe)
+    latent = teacher.config.latent or (first or recipe).method.resolve_latent(recipe.latent.stored())
     root = teacher.name.removesuffix("-student")
     return ModelConfig(
         kind="student",

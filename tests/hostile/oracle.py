@@ -12,7 +12,7 @@ RICH = re.compile(r"\x1b\[(?!8m)[0-9;]*m|\x1b\[\?25[lh]|\x1b\[[0-9]*[AKJG]|\r")
 """What Rich sends to a terminal: colours, the cursor, cleared lines. No concealed text (8) and no links."""
 UNEXPECTED = ("Unexpected error, probably a bug", "installation of di4c is damaged")
 OUT_OF_MEMORY = "Out of memory"
-OUTPUTS = ("out", "runs", "evaluations", "tmp", "home", "samples", "latency.png")
+OUTPUTS = ("out", "runs", "evaluations", "tmp", "home", "samples", "latency.png", "theory.")
 """Beginnings of names that a command may write in its folder."""
 
 
