@@ -50,7 +50,7 @@ def test_dump_keeps_overrides(tmp_path: Path) -> None:
         ("method.latents", 0, ["method.latents", "greater than or equal to 1"]),
         ("method.alpha.kind", "cubic", ["method.alpha.kind", "sigmoid"]),
         ("method.step", {"low": 0.9, "high": 0.1}, ["method.step", "above high"]),
-        ("latent", {"prior": "learned", "distribution": "normal"}, ["learned prior is trained by the variational"]),
+        ("latent", {"prior": "learned", "distribution": "normal"}, ["does not train a learned prior"]),
         ("training.ema", 1.0, ["training.ema", "less than 1"]),
         ("latent.dim.x", 1, ["latent.dim.x"]),
         ("training.optimizer.clip", 0, ["training.optimizer.clip", "greater than 0"]),
@@ -90,12 +90,12 @@ def test_read_names_the_mistake_in_a_variational_recipe(key: str, value: object,
         ("method.steps", [], ["method.steps", "at least 1"]),
         ("method.steps", [0, 2], ["method.steps", "greater than or equal to 1"]),
         ("method.one_share", 1.5, ["method.one_share"]),
-        ("latent.prior", "learned", ["learned prior is trained by the variational"]),
+        ("latent.prior", "learned", ["does not train a learned prior"]),
         ("rounds", 2, ["moment matching needs a teacher without λ"]),
     ],
 )
 def test_read_names_the_mistake_in_a_moment_matching_recipe(key: str, value: object, words: list[str]) -> None:
-    rejected("moment_matching/digits", key, value, words)
+    rejected("moment_matching/words", key, value, words)
 
 
 def rejected(name: str, key: str, value: object, words: list[str]) -> None:
