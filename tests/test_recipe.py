@@ -50,7 +50,7 @@ def test_dump_keeps_overrides(tmp_path: Path) -> None:
         ("method.latents", 0, ["method.latents", "greater than or equal to 1"]),
         ("method.alpha.kind", "cubic", ["method.alpha.kind", "sigmoid"]),
         ("method.step", {"low": 0.9, "high": 0.1}, ["method.step", "above high"]),
-        ("latent", {"prior": "learned", "distribution": "normal"}, ["does not train a learned prior"]),
+        ("latent", {"prior": "learned", "distribution": "normal"}, ["learned prior is trained by the variational"]),
         ("training.ema", 1.0, ["training.ema", "less than 1"]),
         ("latent.dim.x", 1, ["latent.dim.x"]),
         ("training.optimizer.clip", 0, ["training.optimizer.clip", "greater than 0"]),
