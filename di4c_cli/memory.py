@@ -9,6 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 STATUS, CLEAR_PEAK = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
@@ -18,6 +20,17 @@ def physical_memory() -> int:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError, AttributeError):
         return 2**63
+
+
+def below_limits() -> int:
+    """Bytes that this process may still ask for under its own limits (`ulimit -v`, `ulimit -d`)."""
+    used = psutil.Process().memory_info()
+    left = [2**63]
+    for kind, name in ((resource.RLIMIT_AS, "vms"), (resource.RLIMIT_DATA, "data")):
+        limit = resource.getrlimit(kind)[0]
+        if limit != resource.RLIM_INFINITY:
+            left.append(max(0, limit - getattr(used, name, 0)))
+    return min(left)
 
 
 def gpu_memory(device: Any = None) -> int | None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -187,7 +189,7 @@ def test_limits_allow_large_but_legitimate_requests(monkeypatch: pytest.MonkeyPa
         (["bench-latency", "--threads", "99999999"], "1024"),
         (["distill", "--batch", "99999999999"], "1048576"),
         (["distill", "--iterations", "99999999999"], "1000000000"),
-        (["distill", "--set", "method.encoder_width=99999999"], "16384"),
+        (["distill", "--set", "method.encoder_width=99999999"], "4096"),
         (["distill", "-r", "di4c/digits", "--set", "method.reference_steps=99999999"], "65536"),
         (["distill", "--set", "training.adapter={rank: 99999999}"], "16384"),
         (["distill", "--set", "training.workers=99999999"], "1024"),
@@ -230,3 +232,13 @@ def test_check_threads_follows_the_cores(monkeypatch: pytest.MonkeyPatch) -> Non
     limits.check_threads(32)
     with pytest.raises(UserError, match="Use 32 or fewer"):
         limits.check_threads(1000)
+
+
+def test_available_memory_follows_the_limits_of_the_process() -> None:
+    script = (
+        "import resource, torch; from di4c_cli.training.estimate import available; import psutil; "
+        "now = psutil.Process().memory_info().vms; resource.setrlimit(resource.RLIMIT_AS, (now + 2**30,) * 2); "
+        "print(available(torch.device('cpu')))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert 0 < int(done.stdout) <= 2**30

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from di4c_cli.methods.config import MethodConfig, TimeConfig
-from di4c_cli.schema import MAX_LATENTS, MAX_WIDTH, Section
+from di4c_cli.schema import MAX_LATENTS, Section
 
 if TYPE_CHECKING:
     from di4c_cli.latent.config import LatentConfig
@@ -39,7 +39,7 @@ class VariationalConfig(MethodConfig):
 
     name: Literal["variational"] = Field("variational", description="the training method")
     time: TimeConfig = Field(default_factory=TimeConfig, description="distribution of t")
-    encoder_width: int = Field(256, ge=1, le=MAX_WIDTH, description="hidden width of the encoder")
+    encoder_width: int = Field(256, ge=1, le=4096, description="hidden width of the encoder")
     iwae_samples: int = Field(
         1,
         ge=1,

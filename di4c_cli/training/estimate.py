@@ -17,7 +17,7 @@ from di4c_cli.config import ModelConfig
 from di4c_cli.denoiser import Denoiser
 from di4c_cli.errors import UserError
 from di4c_cli.latent.injection import ConditionedTransformer
-from di4c_cli.memory import gpu_memory, physical_memory
+from di4c_cli.memory import below_limits, gpu_memory, physical_memory
 from di4c_cli.methods.di4c_config import Di4CConfig
 from di4c_cli.network.lora import targets
 from di4c_cli.network.lora_config import AdapterConfig
@@ -251,7 +251,7 @@ def check_memory(memory: Memory) -> None:
 
 
 def available(device: torch.device) -> int:
-    """Bytes free on a device."""
+    """Bytes free on a device, for this process."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    return int(psutil.virtual_memory().available)
+    return min(int(psutil.virtual_memory().available), below_limits())
