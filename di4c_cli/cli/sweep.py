@@ -104,7 +104,7 @@ def _run(
             told(f"{number}/{len(rows)} {row.label}, seed {resolved.seed}")
             with LiveTable(resolved) as live:
                 options = RunOptions(device=device, report=live, begin=live.begin, say=told, keep_group=True)
-                distill(resolved, folder / row.folder, options)
+                distill(resolved, folder / row.folder, options).check_stop()
         evaluation = with_students(evaluation, rows)
         told(f"Measuring the teacher and {len(rows)} students, {evaluation.n} samples in each cell.")
         with progress("samples", evaluation.total) as advance:

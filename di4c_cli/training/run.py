@@ -67,6 +67,14 @@ class RunResult:
     folder: RunFolder
     already_finished: bool = False
     main: bool = True
+    asked_to_stop: int = 0
+    """Exit code of a signal that came during the very last step: the run is finished, what follows it is not begun."""
+
+    def check_stop(self) -> RunResult:
+        """This result, unless a signal asked the command to stop."""
+        if self.asked_to_stop:
+            raise Stopped("Stopped.", "Run the same command again to resume.", self.asked_to_stop)
+        return self
 
 
 StartOf = Callable[[Accelerator], StartingPoint]
@@ -81,7 +89,7 @@ def distill(recipe: Recipe, out: Path, options: RunOptions) -> RunResult:
         assert first is not None
         folder = RunFolder(out).start_run
         with_options = replace(options, force=False, keep_group=True)
-        if not distill(first, folder, with_options).already_finished:
+        if not distill(first, folder, with_options).check_stop().already_finished:
             options.say(f"The run begins with the student of {first.name}; it goes on with {recipe.method.name}.")
         return RunFolder(folder).model
 
@@ -142,7 +150,7 @@ def _train(
                 "Another process of this run ended; the last checkpoint is intact.",
                 "Run the same command again to resume.",
             ) from error
-    return RunResult(folder, False, main)
+    return RunResult(folder, False, main, run.asked_to_stop)
 
 
 def _claim(folder: RunFolder, recipe: RunRecipe, options: RunOptions, stack: ExitStack) -> None:
@@ -163,7 +171,7 @@ class Run:
         self, accelerator: Accelerator, recipe: RunRecipe, folder: RunFolder, options: RunOptions, start: StartingPoint
     ) -> None:
         self.accelerator, self.recipe, self.folder, self.options = accelerator, recipe, folder, options
-        self.start = start
+        self.start, self.asked_to_stop = start, 0
         recipe_plan(recipe, accelerator.num_processes)
         # the main process first: it may fetch or encode what the others then find, and it reports mistakes
         on_main(accelerator, start.read)
@@ -203,6 +211,7 @@ class Run:
                 trained = tensors if begin.config.adapter else begin.model(tensors).denoiser
                 goal = self.folder.round_model(number)
                 save_folder(goal, begin.config, trained, card, begin.codec_file, self.start.weights_dtype)
+        self.asked_to_stop = stop.exit_code if stop.asked else 0
         if stop.asked and number < self.recipe.rounds:
             raise Stopped(f"Stopped after round {number}.", "Run the same command again to resume.", stop.exit_code)
         self.accelerator.free_memory()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -75,6 +77,20 @@ def test_distill_with_a_start_resumes_bit_for_bit(tmp_path: Path, steps: int) ->
     distill(recipe, tmp_path / "cut", RunOptions())
     whole, cut = weights(tmp_path / "whole"), weights(tmp_path / "cut")
     assert all(torch.equal(whole[name], tensor) for name, tensor in cut.items())
+
+
+@pytest.mark.parametrize("recipe", [small_recipe(), small_recipe(start=None, **{"latent.prior": "standard"})])
+def test_signal_in_the_last_step_is_not_forgotten(tmp_path: Path, recipe: Recipe) -> None:
+    first = recipe_file.start_recipe(recipe) or recipe
+
+    def terminate(row: dict[str, object]) -> None:
+        if row["step"] == first.training.iterations:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(Stopped) as stopped:
+        distill(recipe, tmp_path / "run", RunOptions(report=terminate)).check_stop()
+    assert stopped.value.exit_code == 143
+    assert distill(recipe, tmp_path / "run", RunOptions()).check_stop().asked_to_stop == 0
 
 
 def test_forward_equivalents_count_the_start() -> None:
