@@ -22,7 +22,7 @@ class OptimizerConfig(Section):
     lr: float = Field(3e-4, gt=0, description="learning rate after the warm-up")
     betas: tuple[Decay, Decay] = Field((0.9, 0.999), description="decay of the two moments, each below 1")
     eps: float = Field(1e-8, gt=0, description="added to the denominator")
-    weight_decay: float = Field(0.0, ge=0, description="weight decay")
+    weight_decay: float = Field(0.0, ge=0, le=1000, description="weight decay")
     warmup: int = Field(0, ge=0, le=MAX_ITERATIONS, description="iterations of linear warm-up")
     decay: Literal["none", "cosine"] = Field("none", description="after the warm-up: constant, or a cosine to zero")
     clip: float | None = Field(1.0, gt=0, description="gradient norm limit; none: no clipping")

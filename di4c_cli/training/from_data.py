@@ -17,7 +17,7 @@ from di4c_cli.config import ModelConfig
 from di4c_cli.data.items import check_rows
 from di4c_cli.data.stream import DataSpec, Shuffled
 from di4c_cli.denoiser import Denoiser
-from di4c_cli.errors import UserError
+from di4c_cli.errors import Failure, UserError
 from di4c_cli.model import Model, load
 from di4c_cli.noise import sample_seeds
 from di4c_cli.training import pretrain_data
@@ -97,6 +97,8 @@ class FromData:
     def card(self, config: ModelConfig, progress: Progress) -> str:
         """The model card; provenance gets the best evaluation."""
         recipe = self.recipe
+        if progress.best_loss is None:
+            raise Failure("The held-out loss was never finite: the weights are useless.", "Use a lower learning rate.")
         config.provenance |= {
             "held_out_loss": progress.best_loss,
             "iterations": progress.best_step,

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 import di4c_cli
 from di4c_cli import recipe_file
-from di4c_cli.errors import UserError
+from di4c_cli.errors import Failure, UserError
 from di4c_cli.training.checkpoint import Progress
 from di4c_cli.training.metrics import read_rows
 from di4c_cli.training.pretrain_config import PretrainConfig
@@ -173,3 +173,10 @@ def test_stopped_pretrain_says_how_to_resume(tmp_path: Path) -> None:
     with pytest.raises(Stopped, match="Stopped after step 1 of 6"):
         pretrain(recipe(), tmp_path, RunOptions(report=stop))
     assert last_state(tmp_path)["step"] == 1
+
+
+def test_pretrain_without_a_finite_held_out_loss_writes_no_teacher(tmp_path: Path) -> None:
+    hopeless = recipe(training__optimizer__lr=1e25, training__iterations=1, training__optimizer__warmup=0)
+    with pytest.raises(Failure, match="never finite"):
+        pretrain(hopeless, tmp_path / "run", RunOptions())
+    assert not (tmp_path / "run" / "teacher").exists()
