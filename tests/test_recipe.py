@@ -95,7 +95,7 @@ def test_read_names_the_mistake_in_a_variational_recipe(key: str, value: object,
     ],
 )
 def test_read_names_the_mistake_in_a_moment_matching_recipe(key: str, value: object, words: list[str]) -> None:
-    rejected("moment_matching/words", key, value, words)
+    rejected("words", key, value, words)
 
 
 def rejected(name: str, key: str, value: object, words: list[str]) -> None:

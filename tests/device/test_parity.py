@@ -20,7 +20,7 @@ TRAINED: list[tuple[str, dict[str, Any]]] = [
     *((f"{method}/{task}", {}) for method in ("di4c",) for task in ("digits", "pixels", "words", "fashion")),
     *((task, {}) for task in ("digits", "pixels", "words", "fashion")),
     *((f"moment_matching/{task}", {}) for task in ("pixels", "fashion")),
-    ("moment_matching/words", SMALL_CHUNKS),
+    ("words", SMALL_CHUNKS),
     ("sdtt/words", {}),
     ("di4c/words", SMALL_CHUNKS),
     ("di4c/digits", {"method.stratified": True}),
@@ -31,8 +31,8 @@ TRAINED: list[tuple[str, dict[str, Any]]] = [
     ("di4c/words", {"training.adapter": {"rank": 2}}),
     *(("masked-lm", {"teacher": kind, "method.latents": 3}) for kind in ("dream", "esm")),
     ("duo", {"teacher": "uniform"}),
-    ("moment_matching/words", {"teacher": "uniform"}),
-    ("words", {"method.iwae_samples": 2}),
+    ("words", {"teacher": "uniform"}),
+    ("variational/words", {"method.iwae_samples": 2}),
     ("pretrain/digits", {}),
 ]
 SAMPLED: list[tuple[str, dict[str, Any]]] = [

@@ -25,11 +25,11 @@ from di4c_cli.training.sweep_recipe import Sweep, SweepRow, read_sweep, row_reci
 @pytest.mark.parametrize(
     ("recipe", "labels", "changes", "expected"),
     [
-        ("words", None, {}, "teacher and data"),
+        ("variational/words", None, {}, "teacher and data"),
         ("digits", 10, {}, "teacher and data, labels"),
         ("digits", 10, {"training.synthetic_share": 1.0}, "teacher only, labels"),
         ("digits", 10, {"data": "teacher", "training.label_dropout": 1.0}, "teacher only"),
-        ("moment_matching/words", None, {}, "teacher only"),
+        ("words", None, {}, "teacher only"),
     ],
 )
 def test_information_is_what_the_recipe_uses(
@@ -49,8 +49,8 @@ def test_forward_equivalents_count_backward_passes_and_synthetic_samples() -> No
         "training.synthetic_pool": 50,
         "training.synthetic_steps": 4,
     }
-    matching = recipe_file.read("moment_matching/digits", own)
-    assert forward_equivalents(matching, teacher) == pytest.approx(100 * 2 * 10 + 50 * 4, rel=0.03)
+    matching, other = recipe_file.read("moment_matching/pixels", own), load("pixels")
+    assert forward_equivalents(matching, other) == pytest.approx(100 * 2 * 10 + 50 * 4, rel=0.03)
 
 
 @pytest.mark.slow

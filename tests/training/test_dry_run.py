@@ -125,7 +125,7 @@ def test_estimate_of_the_published_pixel_run_is_near_its_peak() -> None:
 def test_preview_counts_the_auxiliary_network() -> None:
     """Two trained networks: weights, gradients, optimizer and checkpoints of both; the average is the student's."""
     found = {}
-    for name in ("sdtt/words", "moment_matching/words"):
+    for name in ("sdtt/words", "words"):
         recipe = recipe_file.read(name, {"rounds": 1, "training.checkpoint_every": 1, "training.keep": 1})
         found[name] = preview(recipe, Path("never-written"), 1, "cpu", measure=False)
     one, two = found.values()

@@ -24,7 +24,7 @@ TOYS = {"sdtt": "words", "duo": "words", "llada": "words", "maskgit": "digits", 
 STEPS = 3
 """Behind weights that start at zero gradients appear in later steps."""
 PAPER = [name for name in recipe_file.names() if "\n  name: di4c\n" in recipe_file.find(name).read_text()]
-OTHERS = ["moment_matching/words", "moment_matching/pixels", "sdtt/words", "words", "pixels"]
+OTHERS = ["words", "moment_matching/pixels", "sdtt/words", "variational/words", "pixels"]
 
 
 def toy_recipe(name: str, precision: str) -> Recipe:
