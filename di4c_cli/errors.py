@@ -19,8 +19,8 @@ class Di4cError(Exception):
         super().__init__(f"{self.message} {self.hint}" if hint else self.message)
 
 
-class RenamedWarning(FutureWarning):
-    """A name of an older version was used; the message is a sentence with the present one."""
+class NameWarning(FutureWarning):
+    """A name may mean another thing than its user thinks: an older name, or a path of the same name."""
 
 
 class UserError(Di4cError):

@@ -11,7 +11,7 @@ import pytest
 import di4c_cli
 from di4c_cli import embedded, recipe_file
 from di4c_cli.cli.distill import resolve
-from di4c_cli.errors import RenamedWarning
+from di4c_cli.errors import NameWarning
 from di4c_cli.evaluation.protocols import check_name
 from di4c_cli.lineage import find_teacher
 from di4c_cli.tasks.registry import TASKS, get_task
@@ -32,7 +32,7 @@ from di4c_cli.training.run_folder import RunFolder, RunState
 )
 def test_current_name_of_an_old_one(old: str, new: str) -> None:
     assert embedded.current_name(old) == new
-    with pytest.warns(RenamedWarning, match=f"^{old} is now called {new}\\.$"):
+    with pytest.warns(NameWarning, match=f"^{old} is now called {new}\\.$"):
         assert embedded.ask_name(old) == new
 
 
@@ -51,19 +51,26 @@ def test_every_task_has_its_models_and_recipes() -> None:
 
 
 def test_models_load_by_their_old_names() -> None:
-    with pytest.warns(RenamedWarning, match="tiny-digits-student is now called digits-student"):
+    with pytest.warns(NameWarning, match="tiny-digits-student is now called digits-student"):
         model = di4c_cli.load("tiny-digits-student")
     assert model.name == "digits-student"
     found = find_teacher({"teacher": "tiny-digits"}, None)
     assert found is not None and found.ref == "digits", "of a student of version 0.1, without a warning"
 
 
+def test_a_name_that_is_also_a_path_is_pointed_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "digits").mkdir()
+    with pytest.warns(NameWarning, match=r"digits is the name of a model; write \./digits for the path\."):
+        assert di4c_cli.load("digits").name == "digits"
+
+
 def test_recipes_protocols_and_tasks_are_found_by_their_old_names() -> None:
-    with pytest.warns(RenamedWarning, match="paper/tiny-vq is now called di4c/fashion"):
+    with pytest.warns(NameWarning, match="paper/tiny-vq is now called di4c/fashion"):
         assert recipe_file.find("paper/tiny-vq") == recipe_file.find("di4c/fashion")
-    with pytest.warns(RenamedWarning):
+    with pytest.warns(NameWarning):
         assert check_name("tiny-speedup") == "steps-saved"
-    with pytest.warns(RenamedWarning):
+    with pytest.warns(NameWarning):
         assert get_task("tiny-pixels").name == "pixels"
     assert recipe_for("tiny-text") == "words"
 

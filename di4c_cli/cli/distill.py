@@ -12,7 +12,7 @@ import typer
 from di4c_cli import embedded, recipe_file
 from di4c_cli.cli.console import command_line, emit, emit_json, say
 from di4c_cli.cli.live import LiveTable, duration
-from di4c_cli.errors import RenamedWarning, UserError
+from di4c_cli.errors import NameWarning, UserError
 from di4c_cli.methods import METHODS
 from di4c_cli.teacher import recipe_for
 from di4c_cli.teacher.registry import known
@@ -119,7 +119,7 @@ def launch_processes(
 def resolve(recipe: str | None, method: str | None, flags: dict[str, Any], settings: list[str]) -> tuple[Recipe, str]:
     """Recipe file, flags and `--set` together, and the recipe's short name; `--set` overrides the rest."""
     if launched():  # the launcher has told the new names
-        warnings.simplefilter("ignore", RenamedWarning)
+        warnings.simplefilter("ignore", NameWarning)
     teacher = embedded.ask_name(flags["teacher"] or embedded.DEFAULT)
     if flags["teacher"] is not None:
         flags = {**flags, "teacher": teacher}

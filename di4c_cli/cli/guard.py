@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, ParamSpec
 
-from di4c_cli.errors import SENTENCE_LIMIT, Di4cError, Failure, RenamedWarning, UserError, first_line
+from di4c_cli.errors import SENTENCE_LIMIT, Di4cError, Failure, NameWarning, UserError, first_line
 from di4c_cli.printable import printable
 
 Arguments = ParamSpec("Arguments")
@@ -224,7 +224,7 @@ def prepare_process() -> None:
 
 def _warning_line(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> str:
     """A warning of any library on one line."""
-    kind = "" if issubclass(category, RenamedWarning) else f"{category.__name__}: "
+    kind = "" if issubclass(category, NameWarning) else f"{category.__name__}: "
     return f"{kind}{printable(message)}\n"
 
 

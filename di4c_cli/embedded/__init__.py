@@ -6,7 +6,7 @@ import re
 import warnings
 from pathlib import Path
 
-from di4c_cli.errors import RenamedWarning
+from di4c_cli.errors import NameWarning
 
 ROOT = Path(__file__).parent
 DEFAULT = "fashion"
@@ -28,7 +28,7 @@ def ask_name(name: str, now: str = "") -> str:
     """As `current_name`, for a name that the user gave: a warning tells the new one, or `now`."""
     now = now or current_name(name)
     if now != name:
-        warnings.warn(f"{name} is now called {now}.", RenamedWarning, stacklevel=1)
+        warnings.warn(f"{name} is now called {now}.", NameWarning, stacklevel=1)
     return now
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from di4c_cli import embedded, files, hub
 from di4c_cli.config import ADAPTER_FILES, ModelConfig
-from di4c_cli.errors import UserError
+from di4c_cli.errors import NameWarning, UserError
 from di4c_cli.foreign.regular import is_plain_name
 from di4c_cli.limits import read_config
 from di4c_cli.teacher import plugins, registry
@@ -24,6 +25,8 @@ def find(ref: str, options: LoadOptions) -> ModelFiles:
     entry = registry.find_entry(name)
     if entry is not None and entry.source == "local" and not Path(ref).exists():
         raise UserError(f"'{name}' is not on the Hub: {entry.where}.", "Download it and name the file.")
+    if entry is not None and entry.source != "local" and exists(ref):
+        warnings.warn(f"{ref} is the name of a model; write ./{ref} for the path.", NameWarning, stacklevel=1)
     if entry is not None and entry.source == "embedded":
         if revision:
             raise UserError(f"'{name}' is part of di4c and has no revisions.", f"Write {name}.")

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from di4c_cli.cli.app import app
 from di4c_cli.cli.distill import resolve
 from di4c_cli.cli.live import duration
-from di4c_cli.errors import RenamedWarning
+from di4c_cli.errors import NameWarning
 from di4c_cli.methods import Di4CConfig
 from tests.helpers.small_run import arguments, make_teacher
 
@@ -80,7 +80,7 @@ def test_resolve_finds_the_recipe_of_a_method(teacher: str | None, recipe: str |
 )
 def test_dry_run_with_an_old_recipe_name_says_the_new_one(teacher: Path, tmp_path: Path, old: str, new: str) -> None:
     words = ["distill", "--teacher", str(teacher), "--data", "teacher", "--dry-run", "--iterations", "1"]
-    with pytest.warns(RenamedWarning, match=f"{old} is now called {new}"):
+    with pytest.warns(NameWarning, match=f"{old} is now called {new}"):
         renamed = call(*words, "--recipe", old, "--out", str(tmp_path / "run"))
     current = call(*words, "--recipe", new, "--out", str(tmp_path / "run"))
     assert "is now called" not in current.stderr
