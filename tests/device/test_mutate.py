@@ -10,7 +10,7 @@ import pytest
 
 SAMPLE = {
     "methods/kernels/chunked.py: torch.arange(count": "train di4c/digits",
-    "latent/prior.py: torch.zeros(len(t)": "sample pixels-student steps=3",
+    "latent/prior.py: torch.zeros(len(t)": "sample pixels-student steps=2",
     "sampler/confidence.py: torch.full": "sample fashion steps=2 sampler=confidence dtype=float32",
     "process/masked.py: torch.full": "sample words-student steps=3",
 }
