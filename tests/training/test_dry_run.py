@@ -73,8 +73,8 @@ def test_estimate_counts_every_prediction_of_the_student() -> None:
     """The variational bound, the importance-weighted one, and Di4C with its latents; the teacher is not counted."""
     plan, found = BatchPlan(1, 1, 1, 1), []
     for name, more in (
-        ("words", {}),
-        ("words", {"method.iwae_samples": 8}),
+        ("variational/words", {}),
+        ("variational/words", {"method.iwae_samples": 8}),
         ("di4c/words", {"method.latents": 4}),
         ("di4c/words", {"method.latents": 12}),
     ):
