@@ -20,7 +20,7 @@ class Di4cError(Exception):
 
 
 class NameWarning(FutureWarning):
-    """A name may mean another thing than its user thinks: an older name, or a path of the same name."""
+    """A name may mean another thing than its user thinks: an older name, a path of that name, a file of two sets."""
 
 
 class UserError(Di4cError):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from di4c_cli import hub
 from di4c_cli.config import ModelConfig
-from di4c_cli.errors import UserError
+from di4c_cli.errors import NameWarning, UserError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -49,6 +50,14 @@ class LoadOptions:
             value = getattr(self, name)
             if value is not None and (type(value) is not int or not 1 <= value <= 2**20):
                 raise UserError(f"{name} must be an integer from 1 on, not {value!r}.", "Change the option.")
+
+    def choose(self, default: str, both: bool, reason: str, where: str) -> str:
+        """`ema` or `live`; one line says which if a file holds both and the user did not choose."""
+        if both and self.weights is None:
+            took, other = ("averages", "live") if default == "ema" else ("live ones", "ema")
+            note = f"{where} holds two sets of weights, averages and live ones; di4c took the {took}, {reason}."
+            warnings.warn(f"{note} `di4c convert --weights {other}` takes the others.", NameWarning, stacklevel=1)
+        return self.weights or default
 
 
 class LoadedModel(NamedTuple):

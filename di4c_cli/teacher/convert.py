@@ -28,6 +28,8 @@ def convert(ref: str, target: Path, verbose: bool = False, **options: Any) -> st
 
     config, denoiser, folder, report, codec_tensors = bundle.load()
     config.adapter = None  # its weights are merged now
+    if Path(ref).is_file() and config.name == Path(ref).stem:  # what a file is called names no model
+        config.name = files.real_path(target).name
     file = config.codec.get("file")
     if file is not None:
         codec.build(config.codec, folder, codec_tensors)  # nothing is written if the decoder cannot be read

@@ -16,6 +16,7 @@ from di4c_cli.foreign.regular import is_regular
 from di4c_cli.latent.config import LatentConfig
 from di4c_cli.teacher import pickles
 from di4c_cli.teacher.bundle import Bundle, LoadOptions, strip
+from di4c_cli.teacher.formats.masked_lm import demand
 from di4c_cli.teacher.model_files import ModelFiles, has_suffix
 
 TOKEN_TABLE = "vocab_embed.embedding"
@@ -41,6 +42,8 @@ def sdtt_settings(tree: Tree) -> Tree:
 
     SDTT writes the tokenizer's name in one of two places.
     """
+    if isinstance(tree.get("noise"), dict):
+        demand(tree["noise"], {"type": "loglinear"}, "The noise of the configuration")
     found = _renamed(tree["model"], SDTT_NAMES)
     if "time_conditioning" in tree:
         found["time_conditioning"] = tree["time_conditioning"]
@@ -123,10 +126,11 @@ class SdttStudent:
         assert found is not None
         path, checkpoint = found
         tensors = pickles.tensors_of(checkpoint["state_dict"], path.name)
-        weights = options.weights or "live"
+        ema, student = checkpoint.get("ema"), has_suffix(tensors, LATENT_WEIGHT)
+        reason = "as its authors do" if student else "although MDLM's authors evaluate the averages"
+        weights = options.choose("live", ema is not None, reason, path.name)
         if weights == "ema":
             names = [name for name in tensors if not name.endswith(ROTARY_BUFFER)]  # the EMA has no buffers
-            ema = checkpoint.get("ema")
             tensors |= pickles.averaged(ema.get("shadow_params") if isinstance(ema, dict) else None, names, path)
         tree = source.tree(is_sdtt_config)
         settings = {} if tree is None else sdtt_settings(tree)

@@ -46,7 +46,7 @@ def read(source: ModelFiles, options: LoadOptions) -> Bundle:
     path, checkpoint = found
     stored = checkpoint["model"]
     live = pickles.tensors_of(stored, path.name)
-    weights = options.weights or "ema"
+    weights = options.choose("ema", EMA_KEY in stored, "as its authors do", path.name)
     chosen = pickles.averaged(stored.get(EMA_KEY), list(live), path) if weights == "ema" else live
     tensors, renamed, unused = strip(chosen, "net.module.", "net.")
     tree = source.tree(is_config)
