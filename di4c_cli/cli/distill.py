@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from di4c_cli.training.dry_run import Preview
     from di4c_cli.training.pretrain_config import PretrainConfig
 
-GPU_GIGABYTES, CUDA_BYTES = (24, 48, 80), 2 * 2**30
-"""Sizes of GPUs that a dry run names, and what CUDA and its libraries take beside the tensors."""
+CUDA_GIGABYTES = 2
+"""What CUDA and its libraries take beside the tensors."""
 GPU_FLOPS, GPU_SHARE = 312e12, 0.4
 """Of an A100 in bfloat16 by its data sheet, and the share that a training step commonly reaches."""
 
@@ -203,15 +203,12 @@ def preview_lines(found: Preview) -> list[str]:
     if found.parameters:
         lines.append("weights    " + ", ".join(f"{name} {size:,}" for name, size in found.parameters.items()))
     if found.memory:
-        parts = ", ".join(
-            f"{name.replace('_', ' ')} {size / 2**20:,.0f}" for name, size in found.memory.items() if size
-        )
-        lines.append(f"memory     {parts} MB per process (estimate)")
-        need = found.gpu_memory + CUDA_BYTES
-        sizes = [f"{size} GB {'yes' if need <= size * 2**30 else 'no'}" for size in GPU_GIGABYTES]
-        lines.append(
-            f"fits a GPU {', '.join(sizes)} ({need / 2**30:.3g} GB with {CUDA_BYTES // 2**30} for CUDA itself)"
-        )
+        parts = (f"{name.replace('_', ' ')} {size / 2**20:,.0f}" for name, size in found.memory.items() if size)
+        lines.append(f"memory     {', '.join(parts)} MiB per process on this machine (estimate)")
+    for gigabytes, tensors in found.gpu_memory.items():
+        need = tensors / 2**30 + CUDA_GIGABYTES
+        added = f"{tensors / 2**30:.1f} + {CUDA_GIGABYTES} for CUDA = {need:.1f} GiB (estimate)"
+        lines.append(f"GPU {gigabytes} GB  {'fits' if need <= gigabytes else 'too small'}: {added}")
     if found.seconds_per_step is not None and found.total_seconds is not None:
         total = duration(found.total_seconds)
         lines.append(f"time       {found.seconds_per_step:.3g} s a step, {total} in all ({found.measured})")
@@ -224,4 +221,5 @@ def preview_lines(found: Preview) -> list[str]:
         lines.append(f"work       {found.flops / 1e12:.3g} TFLOP a step: {seconds:.2g} s and {total} in all {rate}")
     for name, size in found.files.items():
         lines.append(f"would write {name}" + ("" if size is None else f" ({size / 1e6:,.1f} MB)"))
-    return lines
+    disk = sum(filter(None, found.files.values()))
+    return lines + [f"disk       {disk / 1e6:,.1f} MB for these files"] * bool(disk)

@@ -11,12 +11,12 @@ from di4c_cli.cli.console import emit, emit_json, say, show_table
 from di4c_cli.teacher import plugins, registry
 
 FAMILIES = {
-    "di4c": "embedded toy models, no network needed",
+    "di4c": "toy models inside di4c, no network",
     "sdtt": "SDTT, masked diffusion, OpenWebText",
     "mdlm": "MDLM, masked diffusion, OpenWebText",
     "duo": "Duo, uniform diffusion, OpenWebText",
     "llada": "LLaDA, 8 B parameters, text",
-    "dream": "Dream and DiffuCoder, 7 B parameters",
+    "dream": "Dream and DiffuCoder, 7 B weights",
     "a2d": "Qwen3 of 0.6 B made bidirectional",
     "esm": "ESM-2, protein sequences",
     "bert": "BERT, English, small letters",
@@ -56,6 +56,7 @@ def teachers(
     if not everything and not family:  # one line each in a terminal of 80 columns
         header, cells = ["family", *header[2:]], [[name, *rest] for name, _, *rest in cells]
     show_table("Teachers and students", header, cells)
+    say("here: whether the cache has it all; -: its authors' page has it, and `di4c teachers NAME` says where.")
     say("`di4c teachers NAME` shows more, `--all` every name. Hub ids (user/name@revision) and paths are accepted too.")
 
 
@@ -69,7 +70,7 @@ def _grouped(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         if len(found) > 1:
             here = {row["cached"] for row in found} - {None} or {None}
             found[0] |= {"name": f"{kind} ({len(found)})", "cached": here.pop() if len(here) == 1 else "some"}
-            found[0]["megabytes"] = max(row["megabytes"] or 0 for row in found)
+            found[0]["sizes"] = sorted(row["megabytes"] or 0 for row in found)
     return [found[0] for found in groups.values()]
 
 
@@ -99,6 +100,7 @@ def describe(entry: registry.Entry) -> dict[str, Any]:
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
-    size, here = row.get("megabytes"), {True: "yes", False: "no", None: "-"}.get(row.get("cached"), "some")
-    shown = "" if size is None else f"{size:.0f} MB" if size >= 10 else f"{size:.1f} MB"
+    here, sizes = {True: "yes", False: "no", None: "-"}.get(row.get("cached"), "some"), row.get("sizes")
+    texts = [f"{size:.0f}" if size >= 10 else f"{size:.1f}" for size in sizes or [row.get("megabytes")] if size]
+    shown = "-".join(dict.fromkeys((texts[0], texts[-1]))) + " MB" if texts else ""
     return [row["name"], row["source"].split("@")[0], shown, here, row.get("note", "")]

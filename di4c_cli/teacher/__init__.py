@@ -14,7 +14,7 @@ from di4c_cli.printable import printable
 from di4c_cli.teacher import plugins, registry
 from di4c_cli.teacher.bundle import Bundle, LoadedModel, LoadOptions
 from di4c_cli.teacher.model_files import ModelFiles
-from di4c_cli.teacher.reference import find, remote
+from di4c_cli.teacher.reference import find, or_a_folder, remote
 
 if TYPE_CHECKING:
     from di4c_cli.load_report import LoadReport
@@ -104,7 +104,8 @@ def _recipe_of(ref: str) -> str:
 def _recipe_of_files(ref: str) -> str | None:
     """From config.json alone where that tells the format; otherwise the weights are fetched too."""
     far = remote(ref)
-    config = None if far is None else hub.Fetcher(far.repo, far.revision).get("config.json")
+    with or_a_folder(ref):
+        config = None if far is None else hub.Fetcher(far.repo, far.revision).get("config.json")
     from di4c_cli.teacher import formats  # imports torch, for which a failed download need not wait
 
     recipe = None if config is None else formats.recipe_by_config(ModelFiles(ref, [config]))

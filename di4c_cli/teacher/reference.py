@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from di4c_cli import embedded, files, hub
 from di4c_cli.config import ADAPTER_FILES, ModelConfig
-from di4c_cli.errors import NameWarning, UserError
+from di4c_cli.errors import Di4cError, Failure, NameWarning, UserError
 from di4c_cli.foreign.regular import is_plain_name
 from di4c_cli.limits import read_config
 from di4c_cli.teacher import plugins, registry
@@ -45,8 +47,24 @@ def find(ref: str, options: LoadOptions) -> ModelFiles:
     if hub.is_id(name) and not revision and Path(name).parent.is_dir():
         raise UserError(f"There is no model at {name}.", f"Check the path, or write {name}@main for the Hub.")
     if hub.is_id(name):
-        return _fetch_id(name, revision or None, options)
+        with or_a_folder(ref):
+            return _fetch_id(name, revision or None, options)
+    if "/" in ref or ref.endswith((".ckpt", ".pt", ".pth", ".bin", ".safetensors")):
+        where = "" if Path(ref).is_absolute() else " in the current folder"
+        raise UserError(f"There is no model '{ref}': no such file or folder{where}.", "Check the path.")
     raise registry.unknown(ref, list(plugins.points()))
+
+
+@contextmanager
+def or_a_folder(ref: str) -> Iterator[None]:
+    """A Hub id without a revision may be a mistyped path: where the Hub does not know it, the error says so first."""
+    try:
+        yield
+    except Di4cError as error:
+        absent = isinstance(error, Failure) or type(error.__cause__).__name__ == "RepositoryNotFoundError"
+        if absent and hub.is_id(ref):
+            raise type(error)(f"There is no folder or file {ref} here. {error.message}", error.hint) from error
+        raise
 
 
 def exists(ref: str) -> bool:
@@ -120,9 +138,9 @@ class RemoteModel:
         where, client = f"{self.repo}@{self.revision}", hub.client()
         url = client.hf_hub_url(self.repo, file, revision=self.revision)
         call = partial(client.get_hf_file_metadata, url, timeout=hub.TIMEOUT_SECONDS)
-        head = hub.attempt(call, where, file)
-        size = self.megabytes if self.megabytes is not None else (head.size or 0) / 1e6
-        return f"Hub {where}, {size:.0f} MB"
+        with or_a_folder(self.name):
+            head = hub.attempt(call, where, file)
+        return f"Hub {where}, {(head.size or 0) / 1e6 if self.megabytes is None else self.megabytes:.0f} MB"
 
     def config(self) -> ModelConfig | None:
         """The config of a model in our own format, if the cache holds its config.json."""

@@ -17,8 +17,8 @@ from di4c_cli.config import ModelConfig
 from di4c_cli.data.items import TensorItems
 from di4c_cli.data.source import probe
 from di4c_cli.data.stream import DataSpec, Shuffled, Source
-from di4c_cli.errors import Di4cError
-from di4c_cli.memory import gpu_memory, peak_memory
+from di4c_cli.errors import Di4cError, UserError
+from di4c_cli.memory import peak_memory
 from di4c_cli.methods.di4c_config import Di4CConfig
 from di4c_cli.model import Model, load
 from di4c_cli.network.lora import halve_frozen
@@ -35,8 +35,8 @@ from di4c_cli.training.student_init import adapter_student, build_method, new_st
 
 TIMED_SAMPLES = 16
 """Teacher samples that are drawn to estimate the time of the whole pool."""
-ASSUMED_GPU = 80 * 2**30
-"""The memory of a GPU for which a machine without one estimates."""
+GPU_GIGABYTES = (24, 48, 80)
+"""The memory of the GPUs for which it estimates; a larger one gets larger chunks of the loss."""
 
 
 @dataclass
@@ -50,7 +50,7 @@ class Preview:
     data: str = ""
     parameters: dict[str, int] = field(default_factory=dict)
     memory: dict[str, int] = field(default_factory=dict)
-    gpu_memory: int = 0
+    gpu_memory: dict[int, int] = field(default_factory=dict)
     flops: int | None = None
     seconds_per_step: float | None = None
     measured: str = ""
@@ -81,6 +81,7 @@ def preview(recipe: Recipe, out: Path, processes: int, device: str | None, measu
         found.data = probe(recipe.data, sized, here=model is not None)
     except Di4cError as error:
         found.data = found.note(error)
+        measure = measure and not isinstance(error, UserError)  # a wrong name is told at once
     try:
         plan = recipe_plan(recipe, processes)
     except Di4cError as error:
@@ -90,7 +91,7 @@ def preview(recipe: Recipe, out: Path, processes: int, device: str | None, measu
     found.parameters = {"teacher": count(build_on_meta(config)), "student": count(build_on_meta(student))}
     memory = estimate(student, config, recipe, plan)
     found.memory = asdict(memory) | {"total": memory.total}
-    found.gpu_memory = memory.total if gpu_memory() else estimate(student, config, recipe, plan, ASSUMED_GPU).total
+    found.gpu_memory = {size: estimate(student, config, recipe, plan, size << 30).total for size in GPU_GIGABYTES}
     found.flops = step_flops(config, recipe, plan)
     found.files = _files(recipe, out, memory)
     if measure:
@@ -119,19 +120,17 @@ def _files(recipe: Recipe, out: Path, memory: Memory) -> dict[str, int | None]:
 
     A student's folder holds what its average holds; a checkpoint that, what is trained, and two moments of it.
     """
-    weights, checkpoint = memory.ema, 3 * memory.optimizer // 2 + memory.ema
+    weights, checkpoint, rounds = memory.ema, 3 * memory.optimizer // 2 + memory.ema, recipe.rounds
+    kept = min(recipe.training.keep, -(-recipe.training.iterations // recipe.training.checkpoint_every))
+    each = "round-1" if rounds == 1 else f"round-{{1..{rounds}}}"
     written: dict[str, int | None] = {
         "recipe.yaml": len(recipe_file.dump(recipe)),
         "metrics.jsonl": None,
         "curves.png": None,
-    }
-    for number in range(1, recipe.rounds + 1):
-        kept = min(recipe.training.keep, -(-recipe.training.iterations // recipe.training.checkpoint_every))
-        written[f"round-{number}/checkpoints/ ({kept} kept)"] = kept * checkpoint
-        written[f"round-{number}/student/"] = weights
-    if recipe.training.sample_every:
-        written["samples/"] = None
-    written["student/"] = weights
+        f"{each}/checkpoints/ ({kept} kept{' in each' * (rounds > 1)})": rounds * kept * checkpoint,
+        f"{each}/student/": rounds * weights,
+        "student/": weights,
+    } | ({"samples/": None} if recipe.training.sample_every else {})
     return {f"{out}/{name}": size for name, size in written.items()}
 
 

@@ -19,6 +19,7 @@ from di4c_cli.errors import UserError
 from di4c_cli.latent.injection import ConditionedTransformer
 from di4c_cli.memory import below_limits, gpu_memory, physical_memory
 from di4c_cli.methods.di4c_config import Di4CConfig
+from di4c_cli.methods.sdtt_config import SDTTConfig
 from di4c_cli.network.lora import targets
 from di4c_cli.network.lora_config import AdapterConfig
 from di4c_cli.recipe import Recipe
@@ -226,16 +227,17 @@ def _linear_size(network: nn.Module) -> int:
 
 
 def step_flops(teacher: ModelConfig, recipe: Recipe, plan: BatchPlan) -> int | None:
-    """Of one process's step of Di4C with a transformer, attention not counted: 2 for each linear weight and token.
+    """Of one process's step of Di4C or SDTT with a transformer, attention not counted: 2 for each weight and token.
 
-    The teacher passes forward once for each sample, the student at u once for each λ; the student at t passes
-    forward and backward, where a frozen weight has no gradient, and forward again with activation checkpointing.
+    Di4C's teacher passes forward once for each sample, its student at u once for each λ; SDTT's teacher once a step.
+    The student at t passes forward, backward (a frozen weight has no gradient) and, with checkpointing, forward again.
     """
-    network = build_on_meta(teacher).network
-    if not isinstance(recipe.method, Di4CConfig) or not isinstance(network, ConditionedTransformer):
+    network, method = build_on_meta(teacher).network, recipe.method
+    if not isinstance(method, (Di4CConfig, SDTTConfig)) or not isinstance(network, ConditionedTransformer):
         return None
     own = 2 + (recipe.training.adapter is None) + recipe.training.activation_checkpointing
-    sequences = plan.passes * plan.micro * (1 + recipe.method.latents // plan.group * (1 + own))
+    one = 1 + method.latents // plan.group * (1 + own) if isinstance(method, Di4CConfig) else own + method.teacher_steps
+    sequences = plan.passes * plan.micro * one
     tied = network.symbols * network.width if getattr(network, "lm_head", True) is None else 0
     return 2 * sequences * network.length * (_linear_size(network) + tied)
 

@@ -94,6 +94,9 @@ def test_dry_run_with_an_old_recipe_name_says_the_new_one(teacher: Path, tmp_pat
     ("args", "words"),
     [
         (["--teacher", "digit"], ["There is no model", "digits"]),
+        (["--teacher", "mine.ckpt"], ["'mine.ckpt'", "no such file or folder in the current folder"]),
+        (["--teacher", "./mine"], ["'./mine'", "no such file or folder in the current folder"]),
+        (["--teacher", "/nowhere/mine"], ["no such file or folder. Check"]),
         (["--recipe", "digts"], ["Unknown recipe", "digits"]),
         (["--teacher", "sdtt-6", "--method", "variational"], ["no recipe", "sdtt-6", "variational/sdtt-7"]),
         (["--method", "varational"], ["Unknown method 'varational'", "Did you mean 'variational'?"]),

@@ -20,8 +20,9 @@ def invoke(*words: str) -> tuple[int, str, str]:
 
 
 def test_teachers_prints_a_table_and_json() -> None:
-    code, out, _ = invoke("teachers")
+    code, out, err = invoke("teachers")
     assert code == 0 and "sdtt (46)" in out and "sdtt-large-7" not in out
+    assert " 678-3453 MB " in out and " 16029 MB " in out and "-: its authors' page has it" in err
     assert len(out.splitlines()) == 5 + len({entry.format for entry in registry.entries().values()}), "a line each"
     assert max(map(len, out.splitlines())) <= 80
     code, out, _ = invoke("teachers", "--all")

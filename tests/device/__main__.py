@@ -1,5 +1,6 @@
 """Prints what published recipes ask of a GPU: `python -m tests.device [RECIPE …]`. All times are modelled.
 
+A step of several micro-batches is one of them, with its update of the weights, times their number.
 With `--mutate` it shows instead that the parity cases notice every device argument that is removed.
 """
 
@@ -20,10 +21,11 @@ def main(names: list[str]) -> None:
     print("| recipe | batch | kernels | waits | GiB | " + " | ".join(f"{gpu.name}, s" for gpu in GPUS) + " |")
     print("|---|" + "---|" * (4 + len(GPUS)))
     for name in names or published_recipes():
-        watch, _, batch = published_step(name)
-        peak = watch.memory.peak / 2**30
-        figures = [f"{batch}", f"{len(watch.kernels)}", f"{sum(watch.waits.values())}", f"{peak:.1f}"]
-        print(f"| {name} | " + " | ".join(figures + [f"{seconds(watch, gpu):.2f}" for gpu in GPUS]) + " |", flush=True)
+        watch, recipe, batch = published_step(name)
+        passes, peak = recipe.training.batch // batch, watch.memory.peak / 2**30
+        counts = [recipe.training.batch, passes * len(watch.kernels), passes * sum(watch.waits.values())]
+        times = [f"{passes * seconds(watch, gpu):.2f}" for gpu in GPUS]
+        print(f"| {name} | " + " | ".join([*map(str, counts), f"{peak:.1f}", *times]) + " |", flush=True)
 
 
 if __name__ == "__main__":

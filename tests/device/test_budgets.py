@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.device import steps
 from tests.device.pretend import Watch
 from tests.device.steps import estimated_memory, published_sampling, published_step
 
@@ -48,6 +49,15 @@ def test_estimate_is_within_a_tenth_of_the_peak(name: str) -> None:
     """At t = 1, where nothing is known and the loss takes the most memory."""
     watch, recipe, _ = published_step(name, method__time__one_share=1.0)
     assert estimated_memory(recipe).total == pytest.approx(watch.memory.peak, rel=0.1)
+
+
+@pytest.mark.slow
+def test_estimate_follows_the_size_of_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With 24 GB the chunks of the loss are smaller, and `sdtt-7` fits; CUDA itself takes 2 GiB more."""
+    monkeypatch.setattr(steps, "GPU_BYTES", 24 << 30)
+    watch, recipe, _ = published_step("sdtt-7", method__time__one_share=1.0)
+    assert estimated_memory(recipe).total == pytest.approx(watch.memory.peak, rel=0.1)
+    assert watch.memory.peak < 22 << 30
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ import torch
 from di4c_cli import hub as client
 from di4c_cli import load
 from di4c_cli.errors import Di4cError, Failure, UserError
-from di4c_cli.teacher import recipe_for
+from di4c_cli.teacher import recipe_for, remote
 from tests.helpers.standin import BRANCH, GOLDEN, Fault, Run, StandIn, leftovers
 from tests.teacher.test_masked_lms import shard
 
@@ -157,6 +157,23 @@ def test_load_needs_the_token_for_a_private_repository(
     monkeypatch.delenv("HF_TOKEN")
     with pytest.raises(UserError, match="HF_TOKEN"):
         load("me/other")
+
+
+@pytest.mark.parametrize("network", [True, False])
+def test_a_mistyped_folder_is_named_before_the_hub(
+    hub: StandIn, here: Path, network: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What has the form of a Hub id may have been meant as a path; a name of the registry or a revision was not."""
+    if not network:
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    told = r"^There is no folder or file runs/nothing here\. (The Hub has no repository|Could not fetch)"
+    for call in (load, recipe_for, lambda name: remote(name).reach()):  # type: ignore[union-attr]
+        with pytest.raises(Di4cError, match=told) as caught:
+            call("runs/nothing")
+        assert caught.value.exit_code == (2 if network else 1)
+    for name in ("runs/nothing@main", "mdlm"):
+        with pytest.raises(Di4cError, match=r"^(The Hub has no repository|Could not fetch)"):
+            load(name)
 
 
 def test_load_rejects_a_codec_file_outside_the_repository(hub: StandIn, here: Path, tmp_path: Path) -> None:

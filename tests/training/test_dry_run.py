@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,13 +10,14 @@ import torch
 
 from di4c_cli import recipe_file
 from di4c_cli.build import build_denoiser, build_on_meta
+from di4c_cli.cli.distill import preview_lines
 from di4c_cli.data.stream import Batch
 from di4c_cli.model import Model, load, load_folder
 from di4c_cli.noise import Noise
 from di4c_cli.teacher.registry import published_config
 from di4c_cli.training.dry_run import preview
-from di4c_cli.training.estimate import count, estimate, saved_bytes
-from di4c_cli.training.plan import BatchPlan, make_batch_plan
+from di4c_cli.training.estimate import count, estimate, saved_bytes, step_flops
+from di4c_cli.training.plan import BatchPlan, make_batch_plan, recipe_plan
 from di4c_cli.training.run import RunOptions, distill
 from di4c_cli.training.student_init import build_method, new_student, student_config
 from tests.helpers.small_run import small_recipe
@@ -136,10 +138,45 @@ def test_preview_counts_the_auxiliary_network() -> None:
     assert size == 3 * (student + auxiliary) + student
 
 
-def test_preview_without_a_gpu_estimates_for_one(teacher: Path, tmp_path: Path) -> None:
-    recipe = small_recipe(teacher)
-    found = preview(recipe, tmp_path / "run", 1, None, measure=False)
-    model = load(str(teacher))
+def test_preview_estimates_for_each_size_of_gpu(teacher: Path, tmp_path: Path) -> None:
+    """The loss of a large GPU has larger chunks, so one GPU's need says nothing about another's."""
+    recipe = recipe_file.read("sdtt-7", {"data": "teacher"})
+    published = published_config("sdtt-7")
+    assert published is not None
+    config = student_config(Model(published, build_on_meta(published)), recipe, 1)
     plan = make_batch_plan(recipe.training.batch, None, 1)
-    asked = estimate(student_config(model, recipe, 1), model.config, recipe, plan, gpu=80 * 2**30)
-    assert found.gpu_memory == asked.total != found.memory["total"]
+    found = preview(recipe, tmp_path / "run", 1, None, measure=False)
+    asked = {size: estimate(config, published, recipe, plan, gpu=size * 2**30).total for size in (24, 48, 80)}
+    assert found.gpu_memory == asked and asked[24] < asked[48] < asked[80]
+
+
+def test_preview_lines_add_up(tmp_path: Path) -> None:
+    """Memory of each GPU and disk of all rounds, for the longest of the published ways."""
+    found = preview(recipe_file.read("sdtt/mdlm", {"data": "teacher"}), tmp_path / "run", 1, None, measure=False)
+    lines = preview_lines(found)
+    for line in [line for line in lines if line.startswith("GPU ")]:
+        size, tensors, cuda, total = map(float, re.findall(r"[0-9.]+", line))
+        assert tensors + cuda == pytest.approx(total) and (" fits: " in line) == (total <= size)
+    assert sum(line.startswith("GPU ") for line in lines) == 3
+    sizes = [
+        float(size.replace(",", "")) for line in lines for size in re.findall(r"^would.* \(([0-9.,]+) MB\)$", line)
+    ]
+    (disk,) = (line.split()[1] for line in lines if line.startswith("disk "))
+    assert float(disk.replace(",", "")) == pytest.approx(sum(sizes), abs=0.3)
+    assert sum("round-{1..7}/" in line for line in lines) == 2 and len(sizes) == 4
+
+
+def test_work_of_sdtt_is_two_forwards_of_the_teacher_and_three_of_the_student() -> None:
+    recipe, config = recipe_file.read("sdtt/mdlm"), published_config("mdlm")
+    assert config is not None
+    plan = recipe_plan(recipe, 1)
+    found = step_flops(config, recipe, plan)
+    longer = recipe.model_copy(update={"method": recipe.method.model_copy(update={"teacher_steps": 7})})
+    assert found is not None and plan.passes == 64 and step_flops(config, longer, plan) == 2 * found
+    assert found == pytest.approx(2 * 128 * 5 * 1024 * 131e6, rel=0.05)
+
+
+def test_preview_reports_wrong_data_before_it_times_anything(teacher: Path, tmp_path: Path) -> None:
+    found = preview(small_recipe(teacher, data="nowhere.txt"), tmp_path / "run", 1, None)
+    assert found.exit_code == 2 and "nowhere.txt" in found.data
+    assert found.seconds_per_step is None and found.measured == "" and found.memory

@@ -102,7 +102,7 @@ def test_published_recipe_previews_without_a_network(
     assert found.memory["optimizer"] == 2 * student == 2 * found.memory["gradients"]
     assert found.memory["activations"] > 2**30
     assert found.memory["total"] == sum(size for part, size in found.memory.items() if part != "total")
-    assert any(path.endswith("round-2/student/") for path in found.files) == (recipe.rounds == 2)
+    assert any(path.endswith("round-{1..2}/student/") for path in found.files) == (recipe.rounds == 2)
     assert found.exit_code and found.problems
     assert not list(tmp_path.iterdir())
 
