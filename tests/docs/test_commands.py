@@ -48,6 +48,7 @@ EXEMPT = {
     r"di4c .*--teacher runs/plane/teacher\b.*": "benchmarks/plane.py trains this teacher",
     r"di4c push .*": "the real Hub; tests/hub/test_push.py",
     r"di4c .*--recipe bench-2d/.*": "benchmarks.plane, which makes its data",
+    r"di4c sweep contest/.*": "tests/training/test_contest.py runs one; test_recipe_header dry runs of all",
     r"(accelerate launch|torchrun) .*--n(um_machines|nodes) .*": "several machines; test_several_machines.py parses it",
     r"(pip (install|download)|npm pack) .*": "a package index",
     r"python3 -m venv .*": "a package index, for what is installed next",
@@ -59,7 +60,10 @@ SHORT = {
     "distill": ["--iterations", "1", "--batch", "2"],
     "sample": ["-n", "2", "--steps", "1"],
     "eval": ["-n", "20", "--steps", "1"],
-    "sweep": ["--iterations", "1", "--samples", "20", "--set", "training.batch=2", "--set", "evaluation.steps=[1]"],
+    "sweep": [
+        *("--iterations", "1", "--samples", "20", "--set", "training.batch=2", "--set", "evaluation.steps=[1]"),
+        *("--set", "training.synthetic_pool=4", "--set", "training.synthetic_steps=1"),
+    ],
     "bench-latency": ["--steps", "1", "--batch-size", "1", "--warmup", "1"],
     "pretrain": ["--iterations", "1", "--batch", "2"],
 }
