@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from di4c_cli.metric.judge import load_judge, strict_score
+from di4c_cli.metric.judge import load_judge, strict_scores
 from di4c_cli.tasks.text import TextTask
 
 WORDS, PIECES = 100, 3
@@ -28,7 +28,7 @@ def main(judge_file: str, text: str | None = None) -> None:
     for start in range(0, WORDS * PIECES, WORDS):
         piece = words[start : start + WORDS]
         for name, order in (("real", piece), ("shuffled", generator.permutation(piece).tolist())):
-            score = strict_score(judge, " ".join(order))
+            (score,) = strict_scores(judge, [" ".join(order)])
             found[name].append(score.nats / score.tokens)
             bits = score.nats / np.log(2) / score.bytes
             print(f"{name}: perplexity {np.exp(found[name][-1]):.1f}, {bits:.2f} bits a byte", flush=True)

@@ -39,7 +39,7 @@ def eval(
     sample_dtype: Annotated[
         str | None, typer.Option(help="Draws: float64 (default), float32 (published), or float32,float64.")
     ] = None,
-    precision: Annotated[str, typer.Option(help="Of the networks: fp32 (TF32 on CUDA) or bf16.")] = "fp32",
+    precision: Annotated[str, typer.Option(help="Of networks and judge: fp32 (TF32 on CUDA) or bf16.")] = "fp32",
     n: Annotated[
         int | None, typer.Option("-n", min=1, max=MAX_SAMPLES, help="Samples for each model and step count.")
     ] = None,
@@ -92,7 +92,7 @@ def eval(
         seed=seed,
         repeats=repeats,
         out=out,
-        options=ScorerOptions(judge, features, reference, feature_input=feature_input),
+        options=ScorerOptions(judge, features, reference, feature_input=feature_input, precision=precision),
         prompts=prompts,
     )
     with process_group(device) as group:

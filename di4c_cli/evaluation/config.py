@@ -24,13 +24,15 @@ class EvaluationDefaults(Section):
 
 @dataclass(frozen=True)
 class ScorerOptions:
-    """What the user names for the scorers: a judge, a feature network and its input, a reference, a device."""
+    """What the user names for the scorers: a judge and its precision, a feature network, a reference, a device."""
 
     judge: str | None = None
     features: Path | None = None
     reference: Path | None = None
     device: str = "cpu"
     feature_input: str = "bytes"
+    precision: str = "fp32"
+    """Of a judge."""
 
 
 @dataclass(frozen=True)

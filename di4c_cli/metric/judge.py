@@ -19,6 +19,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from di4c_cli import hub
 from di4c_cli.errors import Failure, UserError
@@ -35,9 +36,11 @@ MAX_LOGITS = 64_000_000
 class CausalJudge:
     """A tokenizer and log-probabilities of tokens given the ones before."""
 
-    def __init__(self, name: str, network: Any, tokenizer: Any) -> None:
-        self.name, self.network, self.tokenizer = name, network.eval(), tokenizer
-        self.digest = tensors_digest(network.state_dict())
+    def __init__(self, name: str, network: Any, tokenizer: Any, half: bool = False) -> None:
+        """`half`: the network computes in bf16."""
+        self.name, self.network, self.tokenizer, self.half = name, network.eval(), tokenizer, half
+        self._last: tuple[list[list[int]], list[tuple[Tensor, Tensor]]] = ([], [])
+        self.digest = tensors_digest(network.state_dict()) + ("-bf16" if half else "")
         self.device = next(network.parameters()).device
         self.window = int(getattr(network.config, "max_position_embeddings", 1024))
         self.vocabulary = int(network.config.vocab_size)
@@ -57,38 +60,49 @@ class CausalJudge:
             raise UserError(
                 f"{ids.shape[1]} tokens do not fit into the judge's window of {self.window}.", "Use another --judge."
             )
-        rows = max(1, MAX_LOGITS // (ids.shape[1] * self.vocabulary))
-        parts = []
-        for start in range(0, len(ids), rows):
-            part = ids[start : start + rows].to(self.device)
-            logits = self.network(input_ids=part).logits[:, :-1].float()
-            loss = F.cross_entropy(logits.flatten(0, 1), part[:, 1:].flatten(), reduction="none")
-            parts.append(loss.view(len(part), -1).cpu())
-        return torch.cat(parts)
+        return torch.stack(self.read(ids.tolist()))
+
+    @torch.no_grad()
+    def read(self, rows: list[list[int]]) -> list[Tensor]:
+        """-log p of the tokens after the first one, in nats, for rows of any lengths up to the window."""
+        return [losses for losses, _ in self._read(rows)]
+
+    def _read(self, rows: list[list[int]]) -> list[tuple[Tensor, Tensor]]:
+        """Losses `(T - 1,)` and last hidden states `(T, H)` of rows of any lengths; those of the last call are kept."""
+        if self._last[0] != rows:
+            found: dict[int, tuple[Tensor, Tensor]] = {}
+            order = sorted(range(len(rows)), key=lambda number: len(rows[number]))
+            while order:
+                size = max(1, MAX_LOGITS // (len(rows[order[-1]]) * self.vocabulary))
+                part, order = order[-size:], order[:-size]
+                given = [torch.tensor(rows[number], device=self.device) for number in part]
+                with torch.autocast(self.device.type, torch.bfloat16, enabled=self.half):
+                    ids = pad_sequence(given, batch_first=True)  # a causal network does not look at what follows
+                    states = self.network(input_ids=ids, output_hidden_states=True)
+                for number, own, z, h in zip(part, given, states.logits, states.hidden_states[-1], strict=True):
+                    loss = F.cross_entropy(z[: len(own) - 1].float(), own[1:], reduction="none")
+                    found[number] = (loss.cpu(), h[: len(own)].float().cpu())
+            self._last = (rows, [found[number] for number in range(len(rows))])
+        return self._last[1]
 
     @torch.no_grad()
     def features(self, texts: list[str], length: int) -> Tensor:
         """Last hidden state at the last of at most `length` tokens that fit the window, `(n, H)`, for MAUVE."""
-        out = []
-        for text in texts:
-            ids = self.encode(text, min(length, self.window)) or [self.start or 0]
-            states = self.network(input_ids=torch.tensor([ids], device=self.device), output_hidden_states=True)
-            out.append(states.hidden_states[-1][0, -1].float().cpu())
-        return torch.stack(out)
+        rows = [self.encode(text, min(length, self.window)) or [self.start or 0] for text in texts]
+        return torch.stack([hidden[-1] for _, hidden in self._read(rows)])
 
     @torch.no_grad()
     def gain_gradients(self, texts: list[str], length: int) -> Tensor:
         """Gradients `(n, H)` of the mean log-likelihood of `length` tokens in a gain on the last hidden state."""
         weight = self.network.get_output_embeddings().weight
+        rows = [[self.start or 0, *self.encode(text, min(length, self.window - 1))] for text in texts]
         out = []
-        for text in texts:
-            ids = [self.start or 0, *self.encode(text, min(length, self.window - 1))]
-            states = self.network(input_ids=torch.tensor([ids], device=self.device), output_hidden_states=True)
-            hidden, probs = states.hidden_states[-1][0, :-1], states.logits[0, :-1].softmax(-1)
-            if len(ids) == 1:  # an empty text has no gradient
-                out.append(torch.zeros(weight.shape[1]))
-                continue
-            out.append((hidden * (weight[ids[1:]] - probs @ weight)).mean(0).float().cpu())
+        for ids, (_, hidden) in zip(rows, self._read(rows), strict=True):
+            before = hidden[:-1].to(weight.device)
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=self.half):
+                expected = F.linear(before, weight).softmax(-1) @ weight
+            gradient = before * (weight[ids[1:]] - expected.float())
+            out.append(gradient.mean(0).float().cpu() if len(ids) > 1 else torch.zeros(weight.shape[1]))
         return torch.stack(out)
 
     def encode(self, text: str, count: int | None = None) -> list[int]:
@@ -105,7 +119,7 @@ class CausalJudge:
         return bool(tokenizer.get_vocab().items() <= self.tokenizer.get_vocab().items())
 
 
-def load_judge(ref: str, device: str = "cpu") -> CausalJudge:
+def load_judge(ref: str, device: str = "cpu", half: bool = False) -> CausalJudge:
     """A judge by Hub id, folder or .gguf file; weights are only read from formats that cannot run code."""
     try:
         transformers: Any = import_module("transformers")
@@ -130,7 +144,7 @@ def load_judge(ref: str, device: str = "cpu") -> CausalJudge:
             )
     except (OSError, ValueError, ImportError, KeyError, RuntimeError) as error:
         raise _cannot(ref, path, "cannot be loaded as a causal language model", error) from error
-    return CausalJudge(path.name if path.exists() else ref, network.to(device), tokenizer)
+    return CausalJudge(path.name if path.exists() else ref, network.to(device), tokenizer, half)
 
 
 def _load_tokenizer(transformers: Any, ref: str, where: str, options: dict[str, Any]) -> Any:
@@ -178,18 +192,23 @@ class StrictScore(NamedTuple):
     bytes: int
 
 
-def strict_score(judge: CausalJudge, text: str) -> StrictScore:
-    """Score one text, tokenised again, up to and with its first end-of-text, cut to the judge's window."""
-    ids = judge.encode(text, judge.window)
-    if judge.end is not None and judge.end in ids:
-        ids = ids[: ids.index(judge.end) + 1]
+def strict_scores(judge: CausalJudge, texts: list[str]) -> list[StrictScore]:
+    """Score texts, tokenised again, up to and with their first end-of-text, cut to the judge's window."""
     given = [] if judge.start is None else [judge.start]
-    ids = ids[: judge.window - len(given)]
-    if len(given) + len(ids) < 2:
-        return StrictScore(0.0, 0, 0)
-    losses = judge.losses(torch.tensor([given + ids]))[0].double()
-    counted = ids if given else ids[1:]
+    rows = []
+    for text in texts:
+        ids = judge.encode(text, judge.window)
+        if judge.end is not None and judge.end in ids:
+            ids = ids[: ids.index(judge.end) + 1]
+        rows.append(given + ids[: judge.window - len(given)])
+    long = [row for row in rows if len(row) > 1]
+    losses = iter(judge.read(long))
+    return [_strict_score(judge, row, next(losses)) if len(row) > 1 else StrictScore(0.0, 0, 0) for row in rows]
+
+
+def _strict_score(judge: CausalJudge, row: list[int], losses: Tensor) -> StrictScore:
+    counted = row[1:]
     visible = [token for token in counted if token != judge.end]  # only the last one can be end-of-text
     size = len(judge.tokenizer.decode(visible).encode())
     # end-of-text is scored, but it is not a byte of the text; a text of nothing else counts as one byte
-    return StrictScore(float(losses.sum()), len(counted), max(1, size))
+    return StrictScore(float(losses.double().sum()), len(counted), max(1, size))

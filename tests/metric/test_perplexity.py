@@ -13,7 +13,7 @@ import torch
 
 from di4c_cli.errors import UserError
 from di4c_cli.foreign.text import PIECE_CHARACTERS
-from di4c_cli.metric.judge import CausalJudge, load_judge, published_losses, strict_score
+from di4c_cli.metric.judge import CausalJudge, load_judge, published_losses, strict_scores
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def test_published_losses_skip_the_prompt(judge: CausalJudge) -> None:
 def test_strict_score_tokenises_again_and_counts_bytes(judge: CausalJudge) -> None:
     text = "the answer is – no"
     ids = judge.tokenizer(text)["input_ids"]
-    score = strict_score(judge, text)
+    score = strict_scores(judge, [text])[0]
     assert (score.tokens, score.bytes) == (len(ids), len(text.encode()))
     whole = torch.tensor([[judge.tokenizer.bos_token_id, *ids]])
     assert score.nats / score.tokens == pytest.approx(_loss(judge.network, whole), rel=1e-5)
@@ -73,18 +73,18 @@ def test_judge_encodes_a_long_text_in_pieces_and_only_as_much_as_it_needs(
 
 def test_strict_score_stops_after_the_first_end_of_text(judge: CausalJudge) -> None:
     before, after = "one two", " three four five"
-    cut = strict_score(judge, before + "<|endoftext|>" + after)
-    assert cut == strict_score(judge, before + "<|endoftext|>")
-    plain = strict_score(judge, before)
+    cut = strict_scores(judge, [before + "<|endoftext|>" + after])[0]
+    assert cut == strict_scores(judge, [before + "<|endoftext|>"])[0]
+    plain = strict_scores(judge, [before])[0]
     assert cut.tokens == plain.tokens + 1 and cut.bytes == plain.bytes and cut.nats > plain.nats
 
 
 def test_strict_score_of_an_empty_text_is_zero(judge: CausalJudge) -> None:
-    assert strict_score(judge, "").tokens == 0
+    assert strict_scores(judge, [""])[0].tokens == 0
 
 
 def test_strict_score_cuts_a_text_to_the_window(judge: CausalJudge) -> None:
-    score = strict_score(judge, "word " * 200)
+    score = strict_scores(judge, ["word " * 200])[0]
     assert score.tokens == judge.window - 1
 
 
@@ -142,3 +142,20 @@ def test_load_judge_names_a_missing_judge(tmp_path: Path) -> None:
     for ref in (str(tmp_path / "nothing"), str(tmp_path / "nothing.gguf")):
         with pytest.raises(UserError, match="There is no judge"):
             load_judge(ref)
+
+
+def test_strict_scores_of_texts_of_different_lengths_are_those_of_each_alone(judge: CausalJudge) -> None:
+    texts = ["A long text with many words, " * 3, "", "Short.", "Another one."]
+    together = strict_scores(judge, texts)
+    for score, text in zip(together, texts):
+        (alone,) = strict_scores(judge, [text])
+        assert score[1:] == alone[1:]
+        assert score.nats == pytest.approx(alone.nats, rel=1e-5)
+
+
+def test_a_judge_in_bf16_is_another_instrument_with_nearly_the_same_losses(judge: CausalJudge) -> None:
+    half = CausalJudge(judge.name, judge.network, judge.tokenizer, half=True)
+    (exact,), (rounded,) = (strict_scores(one, ["A text that both of them read."]) for one in (judge, half))
+    assert half.digest != judge.digest
+    assert rounded.nats == pytest.approx(exact.nats, rel=0.02)
+    assert rounded.nats != exact.nats

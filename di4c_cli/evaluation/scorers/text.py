@@ -26,7 +26,7 @@ from di4c_cli.metric.judge import (
     load_judge,
     published_losses,
     published_text_losses,
-    strict_score,
+    strict_scores,
 )
 from di4c_cli.metric.mauve import MAUVE_RUNS, MAUVE_SCALE, mauve_runs
 from di4c_cli.metric.ngram import text_digest
@@ -41,13 +41,14 @@ ANCHOR_SAMPLES = 1000
 
 
 def _load_judge(context: ScorerContext) -> CausalJudge:
-    return _cached_judge(context.options.judge or DEFAULT_JUDGE, context.options.device)
+    options = context.options
+    return _cached_judge(options.judge or DEFAULT_JUDGE, options.device, options.precision == "bf16")
 
 
 @lru_cache(maxsize=1)
-def _cached_judge(ref: str, device: str) -> CausalJudge:
+def _cached_judge(ref: str, device: str, half: bool) -> CausalJudge:
     """The judge, shared by the scorers of one evaluation."""
-    return load_judge(ref, device)
+    return load_judge(ref, device, half)
 
 
 class TextScorer(Scorer):
@@ -189,7 +190,7 @@ class JudgeScorer(TextScorer):
                 published_losses(self.judge, x, self.prompt) if has_ids else published_text_losses(self.judge, decoded)
             )
         if not self.prompt:
-            out["strict"] = np.array([strict_score(self.judge, text) for text in decoded])
+            out["strict"] = np.array(strict_scores(self.judge, decoded))
             out["distinct"] = distinct_words(decoded)
         return out
 
@@ -227,7 +228,7 @@ def _strict_figures(sums: np.ndarray) -> dict[str, Figure]:
 
 def judge_scorers(context: ScorerContext) -> tuple[str, ...]:
     """A judge's scorers; two of them compare with real texts, if there are any."""
-    return ("judge",) if context.options.reference is None or context.prompts else ("judge", "mauve", "gradient_moment")
+    return ("judge",) if context.options.reference is None or context.prompts else ("judge", "gradient_moment", "mauve")
 
 
 class ReferenceScorer(Scorer):
