@@ -62,7 +62,7 @@ def stream(model: NgramModel, length: int, generator: np.random.Generator) -> np
 
 def controls(real: list[str], generator: np.random.Generator) -> dict[str, list[str]]:
     """Control rows made of real windows."""
-    sentence = next(part.strip() + ". " for text in real for part in text.split(".")[1:-1] if 40 < len(part) < 120)
+    sentence = max((part.strip() for text in real for part in text.split(".") if len(part) <= 120), key=len) + ". "
     shuffled = [" ".join(generator.permutation(text.split()).tolist()) for text in real]
     size = round(float(np.mean([len(text) for text in real])))
     return {"shuffled": shuffled, "repeated": [(sentence * size)[:size]] * len(real)}
@@ -103,7 +103,7 @@ def main(arguments: list[str] | None = None) -> None:
     assert isinstance(model.codec, Text)
     length, size = model.denoiser.length, model.codec.tokenizer.get_vocab_size()
     train, held_out = (ids_of(given.corpus / name, model) for name in ("train", "held-out"))
-    end = model.codec.tokenizer.token_to_id(END_OF_TEXT)
+    end = model.codec.tokenizer.token_to_id(END_OF_TEXT) or 0  # what precedes a text
     rows = windows(held_out, length, 2 * SAMPLES + PROMPTS, generator)
     unigram = np.bincount(train, minlength=size) / len(train)
     five_gram = NgramModel([train + 1], size + 1, end + 1, ORDER)

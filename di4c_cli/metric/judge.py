@@ -177,11 +177,9 @@ def published_losses(judge: CausalJudge, ids: Tensor, prompt: int = 0) -> np.nda
 
 def published_text_losses(judge: CausalJudge, texts: list[str]) -> np.ndarray:
     """`published_losses` of texts by the judge's own tokens, cut to its window; NaN where there is none to score."""
-    out = []
-    for text in texts:
-        ids = judge.encode(text, judge.window)
-        out.append(published_losses(judge, torch.tensor([ids]))[0] if len(ids) > 1 else np.nan)
-    return np.array(out)
+    rows = [judge.encode(text, judge.window) for text in texts]
+    losses = iter(judge.read([row for row in rows if len(row) > 1]))
+    return np.array([float(next(losses).double().mean()) if len(row) > 1 else np.nan for row in rows])
 
 
 class StrictScore(NamedTuple):
