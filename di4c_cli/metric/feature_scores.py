@@ -37,8 +37,7 @@ class FeatureMoments:
 
     def __add__(self, other: FeatureMoments) -> FeatureMoments:
         """The moments of both sets of rows."""
-        total = self.count + other.count
-        shift = other.mean - self.mean
+        total, shift = self.count + other.count, other.mean - self.mean
         between = np.outer(shift, shift) * (self.count * other.count / total)
         return FeatureMoments(
             total, self.mean + shift * (other.count / total), self.scatter + (other.scatter + between)
@@ -76,19 +75,20 @@ def _sum_of_kernel(a: np.ndarray, b: np.ndarray) -> float:
     return float(sum(((block @ b.T / a.shape[1] + 1.0) ** 3).sum() for block in blocks))
 
 
-def _mean_of_pairs(a: np.ndarray) -> float:
-    """Mean of k(a_i, a_j) over i ≠ j: leaving the diagonal out is what removes the bias."""
-    n = len(a)
+def mean_of_pairs(rows: np.ndarray) -> float:
+    """Mean of k(a_i, a_j) over i ≠ j of rows `(n, F)`: leaving the diagonal out is what removes the bias."""
+    a, n = np.asarray(rows, np.float64), len(rows)
+    if n < 2:
+        raise UserError("KID needs at least 2 samples on each side.", "Raise -n.")
     diagonal = float(((np.einsum("ij,ij->i", a, a) / a.shape[1] + 1.0) ** 3).sum())
     return (_sum_of_kernel(a, a) - diagonal) / (n * (n - 1))
 
 
-def kernel_distance(features: np.ndarray, reference: np.ndarray) -> float:
-    """Unbiased squared MMD between rows `(n, F)` and `(m, F)`; may come out slightly negative near zero."""
+def kernel_distance(features: np.ndarray, reference: np.ndarray, reference_pairs: float | None = None) -> float:
+    """Unbiased squared MMD between rows `(n, F)` and `(m, F)`, which may be negative; see `mean_of_pairs`."""
     a, b = np.asarray(features, np.float64), np.asarray(reference, np.float64)
-    if min(len(a), len(b)) < 2:
-        raise UserError("KID needs at least 2 samples on each side.", "Raise -n.")
-    return _mean_of_pairs(a) + _mean_of_pairs(b) - 2 * _sum_of_kernel(a, b) / (len(a) * len(b))
+    pairs = mean_of_pairs(b) if reference_pairs is None else reference_pairs
+    return mean_of_pairs(a) + pairs - 2 * _sum_of_kernel(a, b) / (len(a) * len(b))
 
 
 @dataclass(frozen=True)

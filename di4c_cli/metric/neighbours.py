@@ -33,8 +33,7 @@ def radii(points: np.ndarray, neighbours: int = NEIGHBOURS) -> np.ndarray:
     for start in range(0, len(points), DISTANCE_BLOCK):
         distance = squared_distances(points[start : start + DISTANCE_BLOCK], points)
         # the point itself is at distance zero (up to rounding), so the k-th other is the (k+1)-th smallest
-        rows = np.arange(len(distance))
-        distance[rows, start + rows] = -1.0
+        np.fill_diagonal(distance[:, start:], -1.0)
         out[start : start + len(distance)] = np.partition(distance, neighbours, axis=1)[:, neighbours]
     return out
 
@@ -71,8 +70,7 @@ def half_recalls(
     radius = np.zeros((len(sides), len(points)))
     for start in range(0, len(points), DISTANCE_BLOCK):
         distance = squared_distances(points[start : start + DISTANCE_BLOCK], points)
-        rows = np.arange(len(distance))
-        distance[rows, start + rows] = -1.0
+        np.fill_diagonal(distance[:, start:], -1.0)
         for place, own in enumerate(sides):
             here = np.flatnonzero(own[start : start + DISTANCE_BLOCK])
             near = np.partition(distance[np.ix_(here, own)], neighbours, axis=1)[:, neighbours]
@@ -103,8 +101,7 @@ def nearer_to_training(
     has a mean of one half.
     """
     count = min(len(training), len(held_out))
-    evenly = (items[np.arange(count) * len(items) // count] for items in (training, held_out))
-    training, held_out = evenly
+    training, held_out = (items[np.arange(count) * len(items) // count] for items in (training, held_out))
     parts = []
     for start in range(0, len(samples), NEAREST_BLOCK):
         block = samples[start : start + NEAREST_BLOCK]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache, reduce
+from functools import cache, lru_cache, reduce
 from operator import add
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from di4c_cli.evaluation.sample_files import files_of, image_batches
 from di4c_cli.evaluation.sampling import CellSampling, labels_of
 from di4c_cli.evaluation.scorers.base import Scorer, ScorerContext, figure_of, register_scorer
 from di4c_cli.foreign.arrays import ArrayArchive
-from di4c_cli.metric.feature_scores import ClassStatistics, FeatureMoments, frechet, kernel_distance
+from di4c_cli.metric.feature_scores import ClassStatistics, FeatureMoments, frechet, kernel_distance, mean_of_pairs
 from di4c_cli.metric.features import ClassifierFeatures, FeatureNetwork, ScriptedFeatures
 from di4c_cli.metric.interval import (
     MIN_SAMPLES,
@@ -59,6 +59,8 @@ class ImageScorer(Scorer):
     ) -> None:
         reference.check_network(network)
         self.network, self.reference, self.detail = network, reference, detail or {}
+        # the same for all cells
+        self._real_pairs = cache(lambda number: mean_of_pairs(reference_subset(reference.features, number)))
 
     @classmethod
     def create(cls, context: ScorerContext) -> ImageScorer:
@@ -135,8 +137,8 @@ class ImageScorer(Scorer):
         """KID, precision and recall: of one subset, or the means over all of them."""
         found: list[dict[str, Interval]] = []
         for rows in sample_subsets((scores["features"] for _, scores in parts), parts.n):
-            real = reference_subset(self.reference.features, len(found))
-            found.append(_subset_figures(rows, real, spread and parts.n < SUBSETS * len(rows)))
+            pairs, real = self._real_pairs(len(found)), reference_subset(self.reference.features, len(found))
+            found.append(_subset_figures(rows, real, pairs, spread and parts.n < SUBSETS * len(rows)))
         better = {"kid": "lower", "precision": "higher", "recall": "higher"}
         if len(found) == 1:
             whole = len(rows) == parts.n and len(real) == self.reference.count
@@ -147,10 +149,11 @@ class ImageScorer(Scorer):
         return {name: figure_of(mean, better[name], note=note) for name, mean in means.items()}
 
 
-def _subset_figures(rows: np.ndarray, real: np.ndarray, spread: bool) -> dict[str, Interval]:
+def _subset_figures(rows: np.ndarray, real: np.ndarray, alone: float, spread: bool) -> dict[str, Interval]:
     """KID, precision and recall of samples `(n, F)` against real images `(m, F)`; with `spread`, their intervals."""
     groups = [g for g in np.array_split(rows, SPLITS) if len(g) > 1] if spread else []
-    out = {"kid": of_splits(kernel_distance(rows, real), [kernel_distance(g, real) for g in groups])}
+    kid, *parts = (kernel_distance(one, real, alone) for one in (rows, *groups))
+    out = {"kid": of_splits(kid, parts)}
     if len(rows) <= NEIGHBOURS:
         return out
     inside, reached = precision_recall(rows, real)
