@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from di4c_cli.errors import UserError
 from di4c_cli.metric.interval import SPLITS, Interval, of_splits
 
 
@@ -24,6 +25,8 @@ def _squared_mean(rows: np.ndarray) -> float:
 
 def gradient_moment(rows: np.ndarray, reference: np.ndarray) -> Interval:
     """The distance with an interval over splits of the samples."""
+    if len(rows) < 2:
+        raise UserError("The gradient moment needs at least 2 texts on each side.", "Raise -n.")
     rows, reference = rows.astype(np.float64), reference.astype(np.float64)
     splits = [part for part in np.array_split(rows, SPLITS) if len(part) > 1]
     parts = [squared_distance(part, reference) for part in splits]

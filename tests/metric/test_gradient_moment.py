@@ -12,6 +12,7 @@ from torch.nn.functional import cross_entropy
 from di4c_cli.evaluation.config import ScorerOptions
 from di4c_cli.evaluation.file_evaluation import evaluate_file
 from di4c_cli.metric.diversity import distinct_words
+from di4c_cli.errors import UserError
 from di4c_cli.metric.gradient_moment import gradient_moment, squared_distance
 from di4c_cli.metric.judge import load_judge
 
@@ -42,6 +43,11 @@ def test_distance_is_unbiased() -> None:
     rows = generator.normal(size=(100, 3))
     interval = gradient_moment(rows, rows[::-1])
     assert interval.low is not None and interval.low < interval.value
+
+
+def test_gradient_moment_of_one_text_is_rejected() -> None:
+    with pytest.raises(UserError, match="at least 2 texts"):
+        gradient_moment(np.ones((1, 3)), np.ones((2, 3)))
 
 
 def test_distinct_words_counts_different_pairs() -> None:
