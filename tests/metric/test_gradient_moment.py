@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+from di4c_cli.errors import UserError
 from di4c_cli.evaluation.config import ScorerOptions
 from di4c_cli.evaluation.file_evaluation import evaluate_file
 from di4c_cli.metric.diversity import distinct_words
-from di4c_cli.errors import UserError
 from di4c_cli.metric.gradient_moment import gradient_moment, squared_distance
 from di4c_cli.metric.judge import load_judge
 
