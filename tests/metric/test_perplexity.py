@@ -12,8 +12,11 @@ import pytest
 import torch
 
 from di4c_cli.errors import UserError
+from di4c_cli.evaluation.protocol import PromptSpec
+from di4c_cli.evaluation.scorers.text import JudgeScorer
 from di4c_cli.foreign.text import PIECE_CHARACTERS
 from di4c_cli.metric.judge import CausalJudge, load_judge, published_losses, strict_scores
+from tests.helpers.small_models import small_model
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +45,20 @@ def test_published_losses_skip_the_prompt(judge: CausalJudge) -> None:
     with torch.no_grad():
         expected = [float(judge.network(input_ids=i[None], labels=j[None]).loss) for i, j in zip(ids, labels)]
     np.testing.assert_allclose(published_losses(judge, ids, 8), expected, rtol=1e-5)
+
+
+def test_judge_with_another_tokenizer_scores_what_follows_the_prompt(judge: CausalJudge) -> None:
+    """The bytes of the whole text without those of the prompt, the nats likewise."""
+    teacher = small_model("teacher", 0, "text")
+    scorer = JudgeScorer(judge, direct=False, prompts=PromptSpec(given=6, length=16, times=2), codec=teacher.codec)
+    x = torch.randint(0, 90, (4, teacher.denoiser.length), generator=torch.Generator().manual_seed(3))
+    decoded, start = teacher.decode(x), teacher.decode(x[:, :6])
+    whole, given = (np.array(strict_scores(judge, texts)) for texts in (decoded, start))
+    np.testing.assert_array_equal(scorer.score(x, decoded)["strict"], whole - given)
+    assert (whole - given)[:, 2].tolist() == [len(a.encode()) - len(b.encode()) for a, b in zip(decoded, start)]
+        len(a.encode()) - len(b.encode()) for a, b in zip(decoded, teacher.decode(x[:, :6]))
+    ]
+    assert scorer.main == "perplexity_strict" and scorer.instrument().detail["protocols"] == ["strict"]
 
 
 def test_strict_score_tokenises_again_and_counts_bytes(judge: CausalJudge) -> None:

@@ -154,17 +154,14 @@ def _distinct(parts: ScoreParts, what: str = "bigrams") -> Figure:
 class JudgeScorer(TextScorer):
     """Perplexity of samples. `direct`: their ids are the judge's own, so the published protocol applies.
 
-    It applies to texts from a file as well: they have no ids, and the judge's tokens take their place.
+    It applies to texts from a file as well: they have no ids, and the judge's tokens take their place. The strict
+    protocol reads the decoded text; of a continuation it counts what comes after the prompt, and `codec` decodes that.
     """
 
-    def __init__(self, judge: CausalJudge, direct: bool, prompts: PromptSpec | None) -> None:
-        if prompts and not direct:
-            raise UserError(
-                f"{judge.name} has another tokenizer than the model, so continuations cannot be judged.",
-                "Name a --judge with the model's tokenizer.",
-            )
+    def __init__(self, judge: CausalJudge, direct: bool, prompts: PromptSpec | None, codec: Any = None) -> None:
         super().__init__(prompts)
-        self.judge, self.direct = judge, direct
+        self.judge, self.direct, self.codec = judge, direct, codec
+        self.strict = not (direct and prompts)
         self.main = "perplexity" if direct else "perplexity_strict"
 
     @classmethod
@@ -172,10 +169,10 @@ class JudgeScorer(TextScorer):
         judge = _load_judge(context)
         codec = None if context.model is None else context.model.codec
         same = isinstance(codec, Text) and judge.same_tokens(codec.tokenizer)
-        return cls(judge, same or context.model is None, context.prompts)
+        return cls(judge, same or context.model is None, context.prompts, codec)
 
     def instrument(self) -> Instrument:
-        protocols = [PUBLISHED] * self.direct + [STRICT] * (not self.prompt)
+        protocols = [PUBLISHED] * self.direct + [STRICT] * self.strict
         detail = {"protocols": protocols, "window": self.judge.window, "distinct": "words", **self.prompt_detail()}
         return Instrument(name=self.judge.name, kind="judge", digest=self.judge.digest, detail=detail)
 
@@ -189,8 +186,12 @@ class JudgeScorer(TextScorer):
             out["loss"] = (
                 published_losses(self.judge, x, self.prompt) if has_ids else published_text_losses(self.judge, decoded)
             )
-        if not self.prompt:
+        if self.strict:
             out["strict"] = np.array(strict_scores(self.judge, decoded))
+        if self.strict and self.prompt:
+            given = self.codec.decode(x[:, : self.prompt])
+            out["strict"] = out["strict"] - np.array(strict_scores(self.judge, given))
+        if not self.prompt:
             out["distinct"] = distinct_words(decoded)
         return out
 
@@ -203,27 +204,28 @@ class JudgeScorer(TextScorer):
 
     def summarise(self, parts: ScoreParts) -> dict[str, Figure]:
         out: dict[str, Figure] = {}
+        where = f", positions from {self.prompt}" if self.prompt else ""
         if self.direct:
-            note = f"{PUBLISHED} protocol" + (f", positions from {self.prompt}" if self.prompt else "")
             losses = parts.column("loss")
             if np.isnan(losses).all():
                 raise UserError("All samples are empty for the judge.", "Look at the samples.")
-            out["perplexity"] = self.mean(losses[~np.isnan(losses)], "lower", note=note, transform=np.exp)
+            losses = losses[~np.isnan(losses)]
+            out["perplexity"] = self.mean(losses, "lower", note=f"{PUBLISHED} protocol{where}", transform=np.exp)
+        if self.strict:
+            out |= self._strict_figures(parts.column("strict"), f"{STRICT} protocol{where}")
         if not self.prompt:
-            out |= {**_strict_figures(parts.column("strict")), "distinct": _distinct(parts, "bigrams of words")}
+            out["distinct"] = _distinct(parts, "bigrams of words")
         out["entropy"] = self.mean(parts.column("entropy"), "higher", "nats")
         return out | self.self_bleu(parts)
 
-
-def _strict_figures(sums: np.ndarray) -> dict[str, Figure]:
-    nats, tokens, size = sums[sums[:, 1] > 0].T
-    if len(nats) == 0:
-        raise UserError("All samples are empty for the judge.", "Look at the samples.")
-    note = f"{STRICT} protocol"
-    return {
-        "perplexity_strict": figure_of(of_mean(nats / tokens, np.exp), "lower", note=note),
-        "bits_per_byte": figure_of(of_mean(nats / np.log(2) / size), "lower", "bits", note),
-    }
+    def _strict_figures(self, sums: np.ndarray, note: str) -> dict[str, Figure]:
+        nats, tokens, size = sums[(sums[:, 1:] > 0).all(1)].T
+        if len(nats) == 0:
+            raise UserError("All samples are empty for the judge.", "Look at the samples.")
+        return {
+            "perplexity_strict": self.mean(nats / tokens, "lower", note=note, transform=np.exp),
+            "bits_per_byte": self.mean(nats / np.log(2) / size, "lower", "bits", note),
+        }
 
 
 def judge_scorers(context: ScorerContext) -> tuple[str, ...]:
