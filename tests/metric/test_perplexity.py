@@ -56,8 +56,6 @@ def test_judge_with_another_tokenizer_scores_what_follows_the_prompt(judge: Caus
     whole, given = (np.array(strict_scores(judge, texts)) for texts in (decoded, start))
     np.testing.assert_array_equal(scorer.score(x, decoded)["strict"], whole - given)
     assert (whole - given)[:, 2].tolist() == [len(a.encode()) - len(b.encode()) for a, b in zip(decoded, start)]
-        len(a.encode()) - len(b.encode()) for a, b in zip(decoded, teacher.decode(x[:, :6]))
-    ]
     assert scorer.main == "perplexity_strict" and scorer.instrument().detail["protocols"] == ["strict"]
 
 
