@@ -57,6 +57,8 @@ def option_case(root: Path, place: Path, given: list[tuple[grammar.Parameter, st
     prefixes = tuple(str(path) if path.parts[0] in ("in", "special") else path.parts[0] for path in paths)
     if any(str(path) == grammar.LINK for path in paths):
         prefixes += (grammar.LINKED,)
+    if "in" in named:
+        prefixes += ("in/theory.",)  # `di4c theory` writes its two files beside what a folder holds
     return Case(words, "options", STOP_SECONDS, None, prefixes)
 
 
