@@ -10,11 +10,13 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
+import io
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from di4c_cli.errors import Di4cError, Failure, UserError
 
@@ -75,6 +77,13 @@ def write_bytes(path: Path, content: bytes) -> None:
 def write_text(path: Path, content: str) -> None:
     """`write_bytes` of UTF-8 text."""
     write_bytes(path, content.encode())
+
+
+def write_with(path: Path, save: Callable[[BinaryIO], object]) -> None:
+    """`write_bytes` of what a library saves into a file: a picture or an array."""
+    buffer = io.BytesIO()
+    save(buffer)
+    write_bytes(path, buffer.getvalue())
 
 
 @contextmanager

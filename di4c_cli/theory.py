@@ -6,7 +6,6 @@ its rows, so that composition is a matrix product from left to right. Nothing is
 
 from __future__ import annotations
 
-import io
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -14,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from torch import Tensor
 
@@ -181,7 +179,6 @@ def theorem_2(
 def save_plot(first: list[dict[str, Any]], second: list[dict[str, Any]], path: Path) -> None:
     """Theorem 1 on the left, theorem 2 on the right, on logarithmic axes."""
     figure = Figure(figsize=(10, 4), layout="constrained")
-    FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2)
     counts = [row["steps"] for row in first]
     scaled = [row["error"] * row["steps"] for row in first]
@@ -200,6 +197,4 @@ def save_plot(first: list[dict[str, Any]], second: list[dict[str, Any]], path: P
     right.set_xticks(latents, [str(count) for count in latents])
     right.minorticks_off()
     right.legend()
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=110)
-    files.write_bytes(path, buffer.getvalue())
+    files.write_with(path, lambda file: figure.savefig(file, format="png", dpi=110))

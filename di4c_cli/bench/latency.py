@@ -8,7 +8,6 @@ the signed-rank test, which is robust to a few disturbed batches. Peak memory is
 
 from __future__ import annotations
 
-import io
 import math
 import os
 import platform
@@ -19,7 +18,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from di4c_cli import files
@@ -182,7 +180,6 @@ def save_plot(results: list[dict[str, Any]], path: Path) -> None:
     The upper, hatched part of a bar is decoding.
     """
     figure = Figure(figsize=(1.5 + 3.2 * len(results), 3.4), layout="constrained")
-    FigureCanvasAgg(figure)
     for number, result in enumerate(results):
         axes = figure.add_subplot(1, len(results), number + 1)
         for place, (name, side) in enumerate(result["sides"].items()):
@@ -199,6 +196,4 @@ def save_plot(results: list[dict[str, Any]], path: Path) -> None:
         title = f"{printable(result['experiment'], 50)}, {result['settings']['steps']} steps"
         interval = f"[{over['low']:.3f}, {over['high']:.3f}]"
         axes.set_title(f"{title}\nstudent / teacher {over['ratio']:.3f} {interval}", fontsize=8, parse_math=False)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=150)
-    files.write_bytes(path, buffer.getvalue())
+    files.write_with(path, lambda file: figure.savefig(file, format="png", dpi=150))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -103,10 +102,8 @@ def _path(folder: Path, size: int, first: int) -> Path:
 
 def _write(prepared: PreparedSample, path: Path, ids: Tensor) -> None:
     """A shard in the smallest integer type that holds its symbols."""
-    buffer = io.BytesIO()
     narrow = np.min_scalar_type(prepared.model.denoiser.symbols - 1)
-    np.save(buffer, ids.numpy().astype(narrow), allow_pickle=False)
-    files.write_bytes(path, buffer.getvalue())
+    files.write_with(path, lambda file: np.save(file, ids.numpy().astype(narrow), allow_pickle=False))
 
 
 def rows(path: Path) -> int:
