@@ -14,6 +14,8 @@ from pydantic import ValidationError
 
 from di4c_cli import files, recipe_file
 from di4c_cli.errors import UserError
+from di4c_cli.foreign.regular import MAX_RECORD_BYTES, read_bytes
+from di4c_cli.foreign.structured import StructureError, parse_json
 from di4c_cli.teacher import safe
 from di4c_cli.training.pretrain_config import RunRecipe
 
@@ -29,6 +31,28 @@ CHANGEABLE_KEYS = {
     "training.workers",
 }
 """Recipe keys that do not change the trained model; a run may be resumed with other values."""
+
+
+MetricsRow = dict[str, Any]
+"""One line of metrics.jsonl."""
+
+
+def read_rows(path: Path) -> list[MetricsRow]:
+    """The complete lines of a metrics file; a torn last line is omitted, and so is one that no run writes.
+
+    Round and step are integers, everything else is a number or missing.
+    """
+    rows = []
+    for line in read_bytes(path, MAX_RECORD_BYTES, "training record").split(b"\n") if path.is_file() else []:
+        try:
+            row = parse_json(line)
+        except StructureError:
+            continue
+        if not isinstance(row, dict) or any(type(row.get(key)) is not int for key in ("round", "step")):
+            continue
+        if all(value is None or isinstance(value, (int, float)) for value in row.values()):
+            rows.append(row)
+    return rows
 
 
 def checkpoint_folders(root: Path) -> list[Path]:
@@ -70,15 +94,6 @@ class RunFolder:
     def checkpoints(self, number: int) -> Path:
         """Checkpoints of a round."""
         return self.round(number) / "checkpoints"
-
-    def round_done(self, number: int) -> bool:
-        """Whether a round has written its model."""
-        return (self.round_model(number) / "config.json").is_file()
-
-    def last_checkpoint(self, number: int) -> Path | None:
-        """The newest complete checkpoint of a round."""
-        found = checkpoint_folders(self.checkpoints(number))
-        return found[-1] if found else None
 
     def clean(self) -> None:
         """Remove the incomplete files of killed processes; the caller must hold the lock."""
