@@ -163,18 +163,10 @@ class _Ranks:
         """Start the process of the next rank; stderr of all but the first goes to a file."""
         rank = len(self.processes)
         given = os.environ | environment | {LAUNCHER_VARIABLE: str(os.getpid())}
-        log = self._log(rank).open("wb") if rank else None
+        log = (self.folder / f"stderr-{rank}").open("wb") if rank else None
         self.processes.append(subprocess.Popen(command, env=given, stderr=log, start_new_session=True))
         if log is not None:
             log.close()
-
-    def _log(self, rank: int) -> Path:
-        return self.folder / f"stderr-{rank}"
-
-    def last_line(self, rank: int) -> str:
-        """The last line that a process wrote to stderr; empty for rank 0, which writes to the terminal."""
-        lines = self._log(rank).read_text(errors="replace").strip().splitlines() if rank else []
-        return lines[-1] if lines else ""
 
     def end(self, number: int, seconds: float = FAILURE_GRACE_SECONDS) -> None:
         """Send a signal to all processes and wait; those that are left then are killed."""
@@ -254,7 +246,11 @@ def _outcome(ranks: _Ranks, stopped: bool) -> int:
     ranks.end(signal.SIGKILL)  # a process that waits for a dead one does not react to other signals
     codes = {rank: process.returncode or 0 for rank, process in processes.items()}
     first = next((rank for rank in order if codes[rank]), None)
-    return 0 if first is None else common_exit_code(codes, first, stopped, ranks.last_line(first))
+    if first is None:
+        return 0
+    # rank 0 writes to the terminal
+    said = (ranks.folder / f"stderr-{first}").read_text(errors="replace").strip().splitlines() if first else []
+    return common_exit_code(codes, first, stopped, said[-1] if said else "")
 
 
 def common_exit_code(codes: Mapping[int, int], first: int, stopped: bool, detail: str = "") -> int:
