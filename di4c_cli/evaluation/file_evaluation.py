@@ -24,7 +24,7 @@ from di4c_cli.foreign.arrays import ArrayOnDisk
 from di4c_cli.foreign.regular import in_memory_limit, size_text
 from di4c_cli.foreign.structured import read_json
 from di4c_cli.generate.shards import MANIFEST
-from di4c_cli.tasks.base import ImageTask, ToyTask
+from di4c_cli.tasks.base import ImageTask
 from di4c_cli.tasks.registry import TASKS
 
 
@@ -40,7 +40,10 @@ def evaluate_file(path: Path, options: ScorerOptions, n: int | None, out: Path) 
     size: tuple[int, ...] = () if text else samples.shape[1:]
     if not text:  # files are often sorted by class, but splits and subsets of samples must be alike
         samples = np.random.default_rng(0).permutation(samples)
-    context = ScorerContext(None, _task_of_images(size), len(samples), out, options, image_size=size)
+    # the classifier of the first toy task with images of this size takes them
+    images = (task for task in TASKS.values() if isinstance(task, ImageTask))
+    task = next((task for task in images if size == (task.image_side, task.image_side)), None)
+    context = ScorerContext(None, task, len(samples), out, options, image_size=size)
     scorers = make_scorers(judge_scorers(context) if text else ["features"], context)
     if isinstance(scorers[0], JudgeScorer) and ids is not None:
         samples = scorers[0].judge.tokenizer.batch_decode(samples)
@@ -105,12 +108,6 @@ def _images(path: Path, n: int | None) -> np.ndarray:
             limit = size_text(in_memory_limit())
             raise UserError(f"The images of {path} take more than {limit}, too many for this machine.", "Use -n.")
     return np.stack(found)
-
-
-def _task_of_images(size: tuple[int, ...]) -> ToyTask | None:
-    """The first toy task whose images have this size: its classifier takes them."""
-    tasks = (task for task in TASKS.values() if isinstance(task, ImageTask))
-    return next((task for task in tasks if size == (task.image_side, task.image_side)), None)
 
 
 def _figures(scorer: Scorer, samples: Any, ids: np.ndarray | None) -> dict[str, Figure]:

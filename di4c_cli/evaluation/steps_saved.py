@@ -8,7 +8,7 @@ ratios are geometric means over the repeats with Student's interval of the logar
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 
 import numpy as np
@@ -53,6 +53,8 @@ def _entry(results: Results, row: str, k: int, teacher: Curve, student: Curve) -
     ]
     theirs, mine = (curve(results, name, results.diversity) for name in ("teacher", row))
     far, near = (curve(results, name, MEMORISATION) for name in ("teacher", row))
+    repeats = enumerate(reached) if mine else ()
+    equal = [value_at({n: values[i] for n, values in theirs.items()}, steps) for i, (steps, _) in repeats]
     return StepsSaved(
         row=row,
         steps=k,
@@ -63,16 +65,16 @@ def _entry(results: Results, row: str, k: int, teacher: Curve, student: Curve) -
         ratio=geometric_mean([own / other for own, other in zip(student[k], teacher[k])]),
         diversity=_diversity(mine[k], theirs[k]) if mine else None,
         diversity_best=_diversity(mine[k], theirs[max(theirs)]) if mine else None,
-        diversity_equal=_diversity(mine[k], [_at(theirs, i, s) for i, (s, _) in enumerate(reached)]) if mine else None,
+        diversity_equal=_diversity(mine[k], equal) if mine else None,
         nearer_to_training=mean_share(near[k]) if near else None,
         teacher_nearer_to_training=mean_share(far[k]) if far else None,
     )
 
 
-def _at(curve: Curve, repeat: int, steps: float) -> float:
-    """A repeat's value at any number of steps, linear in the logarithm of the steps."""
+def value_at(curve: Mapping[int, float], steps: float) -> float:
+    """A curve's value at any number of steps, linear in the logarithm of the steps."""
     known = sorted(curve)
-    return float(np.interp(math.log(steps), [math.log(k) for k in known], [curve[k][repeat] for k in known]))
+    return float(np.interp(math.log(steps), [math.log(k) for k in known], [curve[k] for k in known]))
 
 
 def steps_for(curve: Sequence[tuple[int, float]], value: float) -> tuple[float, bool]:
