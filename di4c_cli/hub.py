@@ -204,17 +204,14 @@ def attempt(call: Callable[[], Result], what: str, name: str = "") -> Result:
             raise
         except Exception as error:  # the client's errors have no common ancestor
             explained = explain(error, what, name)
-            if number == MAX_ATTEMPTS or not _passing(error):
+            # gone at the next attempt, perhaps: a busy or failing server, an incomplete download
+            status = getattr(getattr(error, "response", None), "status_code", None)
+            cut = type(error).__name__ in ("ReadError", "ReadTimeout", "RemoteProtocolError")
+            passing = cut or status in RETRIED_STATUSES or "Consistency check failed" in str(error)
+            if number == MAX_ATTEMPTS or not passing:
                 raise explained from error
             time.sleep(PAUSE_SECONDS * number)
     raise AssertionError("unreachable")
-
-
-def _passing(error: BaseException) -> bool:
-    """Whether a fault may be gone at the next attempt: a busy or failing server, an incomplete download."""
-    status = getattr(getattr(error, "response", None), "status_code", None)
-    cut = type(error).__name__ in ("ReadError", "ReadTimeout", "RemoteProtocolError")
-    return cut or status in RETRIED_STATUSES or "Consistency check failed" in str(error)
 
 
 def explain(error: BaseException, what: str, name: str = "") -> Di4cError:

@@ -66,7 +66,9 @@ def find_items(
     if kind == "text":
         return text_items(path, model)
     if path.is_dir() and kind == "pixels":
-        return pixel_items(path, model)
+        if (found := cifar.find_cifar(path)) is not None:
+            return cifar.open_cifar(found, model.denoiser.symbols)
+        return images.ImageFolder(path, tuple(model.config.codec["shape"]), model.denoiser.symbols)
     if path.is_dir() and kind == "vq":
         model.codec.to(device)
         return images.VqItems(path, cast("Vq", model.codec), mirrored, random_crop)
@@ -125,14 +127,6 @@ def frame_of(model: Model) -> int | None:
         return None
     found: int | None = cast("Text", model.codec).tokenizer.token_to_id(END_OF_TEXT)
     return found
-
-
-def pixel_items(path: Path, model: Model) -> Items:
-    """CIFAR-10 in either form, or a folder of images."""
-    found = cifar.find_cifar(path)
-    if found is not None:
-        return cifar.open_cifar(found, model.denoiser.symbols)
-    return images.ImageFolder(path, tuple(model.config.codec["shape"]), model.denoiser.symbols)
 
 
 def _split(name: str) -> tuple[str, str | None, str | None]:

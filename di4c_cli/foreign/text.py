@@ -56,7 +56,10 @@ def documents(path: Path, kind: str, skip: int = 0) -> Iterator[Document]:
     """
     if kind == ".parquet":
         return _parquet(path, skip)
-    return islice(_records(path) if kind in (".jsonl", ".ndjson") else _whole(path), skip, None)
+    if kind in (".jsonl", ".ndjson"):
+        records = (record_text(line, f"{path}, record {number}") for number, line in lines(path))
+        return islice(records, skip, None)
+    return islice(_whole(path), skip, None)
 
 
 def pieces(text: str, size: int = PIECE_CHARACTERS) -> Iterator[str]:
@@ -170,11 +173,6 @@ def _ratio_check(path: Path) -> Callable[[int], None]:
     return check
 
 
-def _records(path: Path) -> Iterator[str]:
-    for number, line in lines(path):
-        yield record_text(line, f"{path}, record {number}")
-
-
 def record_text(line: bytes, where: str) -> str:
     """The text of a JSONL record: the field `text` of an object, or a string."""
     try:
@@ -235,18 +233,18 @@ def _parquet(path: Path, skip: int) -> Iterator[str]:
             first += facts.num_rows
 
 
-def _check_group(path: Path, group: int, size: int) -> None:
-    limit = min(MAX_GROUP_BYTES, regular.in_memory_limit())
-    if size > limit:
-        problem = f"{path}, row group {group} has {regular.size_text(size)}, more than {regular.size_text(limit)}."
-        raise UserError(problem, "Write smaller row groups.")
-
-
 def _column(file: Any, group: int, first: int) -> Iterator[tuple[int, Any]]:
     for batch in file.iter_batches(ROWS_AT_ONCE, row_groups=[group], columns=[TEXT_FIELD]):
         for value in batch[0]:
             yield first, value
             first += 1
+
+
+def _check_group(path: Path, group: int, size: int) -> None:
+    limit = min(MAX_GROUP_BYTES, regular.in_memory_limit())
+    if size > limit:
+        problem = f"{path}, row group {group} has {regular.size_text(size)}, more than {regular.size_text(limit)}."
+        raise UserError(problem, "Write smaller row groups.")
 
 
 def _value(value: Any, where: str) -> str:

@@ -24,11 +24,6 @@ SYMBOLS_PER_SHARD = 1 << 20
 """A shard has about this many symbols: some megabytes, and seconds or minutes of work."""
 
 
-def shard_size(length: int) -> int:
-    """Samples in a shard: a whole number of hundreds."""
-    return max(100, SYMBOLS_PER_SHARD // length // 100 * 100)
-
-
 def identity(prepared: PreparedSample) -> dict[str, Any]:
     """What the samples depend on. Their number is not part of it, so a folder can grow.
 
@@ -57,7 +52,7 @@ def stream(
     """
     if prepared.given is not None and len(set(map(len, prepared.given))) > 1:
         raise UserError("Samples of different lengths do not fit into shards.", "Use fewer, and a .txt file as --out.")
-    size = shard_size(prepared.length)
+    size = max(100, SYMBOLS_PER_SHARD // prepared.length // 100 * 100)
     manifest = {"identity": storable(identity(prepared)), "shard": size, "length": prepared.length}
     manifest["codec"] = prepared.model.config.codec
     if folder.is_file():
