@@ -91,7 +91,8 @@ class Noise:
 
     def _draw(self, name: str, shape: tuple[int, ...], number: Callable[[Tensor], Tensor]) -> Tensor:
         """`(B, *shape)` numbers made of 64 random bits each; on the CPU for MPS, whose integers are untested."""
-        sample = (self._samples() ^ _key(f"{self.seed}:{self.stream}:{name}"))[:, None]
+        key = hashlib.blake2b(f"{self.seed}:{self.stream}:{name}".encode(), digest_size=8).digest()
+        sample = (self._samples() ^ int.from_bytes(key, "little", signed=True))[:, None]
         size = math.prod(shape)
         element = torch.arange(self.part[0] * size, (self.part[0] + 1) * size, device=sample.device).mul_(GOLDEN)
         if sample.device.type == "cpu":  # pieces that stay in the processor's cache
@@ -135,11 +136,6 @@ def _numbers(index: Sequence[int] | Tensor, device: torch.device) -> Tensor:
     if len(index) and list(index) == list(range(index[0], index[0] + len(index))):
         return torch.arange(index[0], index[0] + len(index), device=device)
     return torch.tensor(list(index), dtype=torch.long, device=device)
-
-
-def _key(text: str) -> int:
-    """A signed 64-bit hash of a text."""
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little", signed=True)
 
 
 def _shift(value: Tensor, places: int) -> Tensor:
