@@ -44,6 +44,8 @@ The same seed gives the same samples for any batch size. `di4c eval --student {r
 
 {figures}## Provenance
 
+| | |
+|---|---|
 {table}
 """
 
@@ -62,7 +64,7 @@ def model_card(config: ModelConfig, metrics: Mapping[str, Any] | None = None, re
         ref=ref,
         steps=config.sampling.steps,
         figures=_figure_section(figures),
-        table=_table(_provenance(config)),
+        table="\n".join(f"| {key} | {markdown(value)} |" for key, value in _provenance(config)),
     )
 
 
@@ -193,10 +195,6 @@ def _provenance(config: ModelConfig) -> list[tuple[str, str]]:
         "versions": ", ".join(f"{key} {known[key]}" for key in ("di4c", "torch") if key in known) or None,
     }
     return [(key, str(value)) for key, value in rows.items() if value is not None]
-
-
-def _table(rows: list[tuple[str, str]]) -> str:
-    return "\n".join(["| | |", "|---|---|", *(f"| {key} | {markdown(value)} |" for key, value in rows)])
 
 
 def _latent(latent: LatentConfig) -> str:

@@ -108,13 +108,6 @@ def describe(batches: Sequence[BatchSeconds], batch: int, length: int) -> dict[s
     }
 
 
-def batch_peak(side: Side, device: str) -> float:
-    """Peak memory of one batch in megabytes, weights included."""
-    reset_peak_memory(device)
-    run_batch(side, 0, device)
-    return peak_memory(device) / 2**20
-
-
 def measure(
     pair: ModelPair,
     batches: int = MIN_BATCHES,
@@ -131,7 +124,9 @@ def measure(
     for name, values in seconds.items():
         figures[name] = describe(values, pair.batch, pair.length)
         before = pair.passes
-        figures[name]["peak_mb"] = batch_peak(sides[name], device)
+        reset_peak_memory(device)
+        run_batch(sides[name], 0, device)
+        figures[name]["peak_mb"] = peak_memory(device) / 2**20  # weights included
         if passes := pair.passes - before:
             figures[name]["tokens_per_pass"] = pair.batch * pair.length / passes
     paper = {} if pair.paper is None else {"paper": pair.paper}

@@ -130,20 +130,15 @@ def resolve(recipe: str | None, method: str | None, flags: dict[str, Any], setti
         name = recipe_file.with_method(name, method)
     overrides = {key: value for key, value in flags.items() if value is not None}
     if "method.latents" in overrides:
-        _check_latents_flag(name)
+        trained_by = recipe_file.method_name(recipe_file.raw(name))
+        if trained_by in METHODS and "latents" not in METHODS[trained_by].model_fields:
+            raise UserError(
+                f"--latents belongs to the method di4c, and the recipe {name} uses {trained_by}.",
+                "Leave it out, or add --method di4c.",
+            )
     overrides |= dict(recipe_file.parse_assignment(text) for text in settings)
     resolved = recipe_file.read(name, overrides)
     return resolved, Path(name).stem if name.endswith((".yaml", ".yml")) else name
-
-
-def _check_latents_flag(name: str) -> None:
-    """--latents sets a key that not every method has."""
-    method = recipe_file.method_name(recipe_file.raw(name))
-    if method in METHODS and "latents" not in METHODS[method].model_fields:
-        raise UserError(
-            f"--latents belongs to the method di4c, and the recipe {name} uses {method}.",
-            "Leave it out, or add --method di4c.",
-        )
 
 
 def _run(recipe: Recipe, out: Path, device: str | None, force: bool, as_json: bool) -> None:

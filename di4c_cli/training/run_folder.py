@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from enum import Enum
 from itertools import chain, count
 from pathlib import Path
@@ -120,7 +120,9 @@ class RunFolder:
         if stored is None:
             raise UserError(f"{self.recipe} is not a readable recipe.", hint)
         recipe_file.check_renamed_keys(recipe_file.dotted_keys(stored), f"The run in {self.path}", hint)
-        found = differences(_with_defaults(stored, type(recipe)), recipe.model_dump(mode="json"))
+        with suppress(ValidationError):  # keys that did not exist when it was written have their defaults
+            stored = type(recipe).model_validate(stored).model_dump(mode="json")
+        found = differences(stored, recipe.model_dump(mode="json"))
         if found:
             raise UserError(f"{self.path} holds a run of another recipe: {'; '.join(found)}.", hint)
         return RunState.FINISHED if (self.model / "config.json").is_file() else RunState.UNFINISHED
@@ -144,14 +146,6 @@ class RunFolder:
         """Copy the last round's model to the run's top, where its presence marks the run as finished."""
         with files.new_folder(self.model) as part:
             shutil.copytree(self.round_model(rounds), part, dirs_exist_ok=True)
-
-
-def _with_defaults(tree: dict[str, Any], schema: type[RunRecipe]) -> dict[str, Any]:
-    """A stored recipe; keys that did not exist when it was written have their defaults."""
-    try:
-        return schema.model_validate(tree).model_dump(mode="json")
-    except ValidationError:
-        return tree
 
 
 def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
