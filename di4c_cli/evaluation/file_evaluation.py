@@ -20,7 +20,6 @@ from di4c_cli.evaluation.run import SHOWN_TEXTS, new_results
 from di4c_cli.evaluation.sample_files import IMAGES_PER_BATCH, image_batches, is_text, read_array, read_texts
 from di4c_cli.evaluation.scorers import Scorer, ScorerContext, make_scorers
 from di4c_cli.evaluation.scorers.text import JudgeScorer, judge_scorers
-from di4c_cli.foreign.arrays import ArrayOnDisk
 from di4c_cli.foreign.regular import in_memory_limit, size_text
 from di4c_cli.foreign.structured import read_json
 from di4c_cli.generate.shards import MANIFEST
@@ -85,18 +84,14 @@ def _ids(path: Path) -> np.ndarray | None:
             raise UserError(f"{path / MANIFEST} cannot be read.", "Name a folder that `di4c sample` wrote.") from None
         if kind != "text":
             raise UserError(f"{path} holds ids of images.", "Measure their model with --student.")
-        return np.concatenate([_whole(read_array(file)) for file in sorted(path.glob("ids-*.npy"))])
+        return np.concatenate([read_array(file)[:] for file in sorted(path.glob("ids-*.npy"))])
     stored = read_array(path) if path.suffix == ".npy" and path.is_file() else None
     if stored is None or stored.ndim != 2 or not np.issubdtype(stored.dtype, np.integer):
         return None
-    array = _whole(stored)
+    array = stored[:]
     if array.size == 0 or array.min() < 0:
         raise UserError(f"{path} holds no token ids.", "Write ids from 0 on, (n, length).")
     return array
-
-
-def _whole(stored: np.ndarray | ArrayOnDisk) -> np.ndarray:
-    return stored[: len(stored)]
 
 
 def _images(path: Path, n: int | None) -> np.ndarray:

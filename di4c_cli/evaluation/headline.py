@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from di4c_cli.evaluation.protocol import column
 from di4c_cli.evaluation.results import Results
 from di4c_cli.evaluation.steps_saved import steps_for, value_at
 from di4c_cli.report.table import METRIC_NAMES
@@ -59,10 +60,10 @@ def sentence(results: Results, found: Headline) -> str:
     """`In 2 steps the student is as good as its teacher in 8 (Fréchet distance): 4 times fewer, …`"""
     names = {entry.row: entry.name for entry in results.models}
     name = "the student" if found.row == "student" else names.get(found.row, found.row)
-    start = f"In {_steps(found.steps)} {name} is"
+    start = f"In {column(found.steps)} {name} is"
     quality = METRIC_NAMES.get(results.main_figure, results.main_figure)
     if found.worse:
-        return f"{start} worse than the teacher in {_steps(found.steps)} ({quality}): it saves no steps."
+        return f"{start} worse than the teacher in {column(found.steps)} ({quality}): it saves no steps."
     if found.best:
         compared = f"as good as the teacher in {_number(found.teacher_steps)}, near the teacher's best ({quality})"
     else:
@@ -85,10 +86,6 @@ def _curve(results: Results, row: str, figure: str) -> dict[int, float]:
     cells = [cell for cell in results.cells if cell.row == row and figure in cell.figures and cell.steps is not None]
     found = {cell.steps or 0: cell.figures[figure].value for cell in cells}
     return found if len(found) == len(cells) and not any(cell.settings.get("corrector") for cell in cells) else {}
-
-
-def _steps(count: int) -> str:
-    return "1 step" if count == 1 else f"{count} steps"
 
 
 def _number(value: float) -> str:

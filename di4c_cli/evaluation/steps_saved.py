@@ -27,7 +27,10 @@ def steps_saved(results: Results, row: str = "student") -> list[StepsSaved]:
     """One entry for each step count of a student's row; empty without repeats, teacher, or a positive figure."""
     main = results.main_figure
     teacher, student = (curve(results, name, main) for name in ("teacher", row))
-    if not student or not student.keys() <= teacher.keys() or not _is_positive_loss(results, main):
+    figures = [cell.figures[main] for cell in results.cells if main in cell.figures]
+    # lower is better and all values have a logarithm
+    positive = all(figure.better == "lower" and min(figure.repeats, default=0.0) > 0 for figure in figures)
+    if not student or not student.keys() <= teacher.keys() or not positive:
         return []
     return [_entry(results, row, k, teacher, student) for k in student]
 
@@ -39,12 +42,6 @@ def curve(results: Results, row: str, figure: str) -> Curve:
     if len(set(steps)) < len(steps) or any(cell.settings.get("corrector") for cell in cells):
         return {}
     return {cell.steps: cell.figures[figure].repeats for cell in cells if cell.steps is not None}
-
-
-def _is_positive_loss(results: Results, name: str) -> bool:
-    """Whether lower is better and all values have a logarithm."""
-    figures = [cell.figures[name] for cell in results.cells if name in cell.figures]
-    return all(figure.better == "lower" and min(figure.repeats, default=0.0) > 0 for figure in figures)
 
 
 def _entry(results: Results, row: str, k: int, teacher: Curve, student: Curve) -> StepsSaved:

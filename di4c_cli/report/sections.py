@@ -166,16 +166,13 @@ def curves(run: Path | None) -> str:
         values = [row.get(name, row.get(OLD_CURVES.get(name, name))) for row in rows]
         points = [(float(i), value) for i, value in enumerate(values, 1) if value is not None and drawable(value)]
         if len(points) > 1:
-            line = Line(name, ROW_COLOURS["student"], _thin(points), markers=False)
+            # means over equal groups keep the curve smooth and the page small
+            size = -(-len(points) // CURVE_POINTS)
+            groups = [points[i : i + size] for i in range(0, len(points), size)]
+            means = [(group[-1][0], sum(y for _, y in group) / len(group)) for group in groups]
+            line = Line(name, ROW_COLOURS["student"], means, markers=False)
             charts.append(Chart(f"{name} in training", "iteration", name, [line]))
     return f"<h2>Training</h2>{chart_grid(charts)}" if charts else ""
-
-
-def _thin(points: list[tuple[float, float]], limit: int = CURVE_POINTS) -> list[tuple[float, float]]:
-    """Means over equal groups, which keep the curve smooth and the page small."""
-    size = max(1, -(-len(points) // limit))
-    groups = [points[i : i + size] for i in range(0, len(points), size)]
-    return [(group[-1][0], sum(y for _, y in group) / len(group)) for group in groups]
 
 
 def recipe(run: Path | None) -> str:
