@@ -15,7 +15,7 @@ from di4c_cli.cli.live import LiveTable, duration
 from di4c_cli.errors import NameWarning, UserError
 from di4c_cli.methods import METHODS
 from di4c_cli.teacher import recipe_for
-from di4c_cli.teacher.registry import known
+from di4c_cli.teacher.registry import find_entry
 from di4c_cli.training.launch import (
     check_launcher_variables,
     configured_processes,
@@ -83,7 +83,7 @@ def distill(
     check_launcher_variables()
     resolved, name = resolve(recipe, method, flags, settings or [])
     folder = out or default_out(resolved.teacher, name, resolved.seed)
-    if recipe is None and teacher is not None and not known(teacher) and not launched():
+    if recipe is None and teacher is not None and find_entry(teacher) is None and not launched():
         say(f"The recipe is {name}, by the kind of teacher; --recipe chooses another.")
     if dry_run:
         _preview(resolved, folder, processes or 1, device, oversubscribe, as_json)

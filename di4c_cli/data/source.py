@@ -64,7 +64,14 @@ def find_items(
     if path.is_file() and path.suffix in tokens.SUFFIXES:
         return tokens.open_token_file(path, model.denoiser.length, model.denoiser.symbols)
     if kind == "text":
-        return text_items(path, model)
+        paths = text.text_files(path)
+        if not paths:
+            known = ", ".join((*text.SUFFIXES, *tokens.SUFFIXES))
+            raise UserError(f"{path} holds no text ({known}).", NAME_DATA)
+        tokenizer = cast("Text", model.codec).tokenizer
+        tokens.check_vocabulary(tokenizer, model.denoiser.symbols)
+        ids = tokens.encode_files(paths, tokenizer)
+        return tokens.PackedItems(ids, model.denoiser.length, str(path), frame_of(model))
     if path.is_dir() and kind == "pixels":
         if (found := cifar.find_cifar(path)) is not None:
             return cifar.open_cifar(found, model.denoiser.symbols)
@@ -107,18 +114,6 @@ def pixel_shape(model: Model) -> tuple[int, ...] | None:
     """(C, H, W) of a teacher of pixels."""
     codec = model.config.codec
     return tuple(codec["shape"]) if codec.get("type") == "pixels" else None
-
-
-def text_items(path: Path, model: Model) -> Items:
-    """Text, JSONL and Parquet files, encoded with the teacher's tokenizer and packed."""
-    found = text.text_files(path)
-    if not found:
-        known = ", ".join((*text.SUFFIXES, *tokens.SUFFIXES))
-        raise UserError(f"{path} holds no text ({known}).", NAME_DATA)
-    tokenizer = cast("Text", model.codec).tokenizer
-    tokens.check_vocabulary(tokenizer, model.denoiser.symbols)
-    ids = tokens.encode_files(found, tokenizer)
-    return tokens.PackedItems(ids, model.denoiser.length, str(path), frame_of(model))
 
 
 def frame_of(model: Model) -> int | None:

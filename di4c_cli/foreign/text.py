@@ -225,19 +225,13 @@ def _parquet(path: Path, skip: int) -> Iterator[str]:
             facts, place = file.metadata.row_group(group), f"row group {group}"
             if first + facts.num_rows > skip:
                 _check_group(path, group, facts.total_byte_size)
-                for number, value in _column(file, group, first):
+                batches = file.iter_batches(ROWS_AT_ONCE, row_groups=[group], columns=[TEXT_FIELD])
+                for number, value in enumerate(chain.from_iterable(batch[0] for batch in batches), first):
                     if number >= skip:
                         text = _value(value, f"{path}, record {number}")
                         check(len(text))
                         yield text
             first += facts.num_rows
-
-
-def _column(file: Any, group: int, first: int) -> Iterator[tuple[int, Any]]:
-    for batch in file.iter_batches(ROWS_AT_ONCE, row_groups=[group], columns=[TEXT_FIELD]):
-        for value in batch[0]:
-            yield first, value
-            first += 1
 
 
 def _check_group(path: Path, group: int, size: int) -> None:
