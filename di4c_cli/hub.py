@@ -133,17 +133,16 @@ def damage_or(error: UserError, files: list[Path]) -> Di4cError:
     """
     for path in files:
         blob = real_path(path)
-        if re.fullmatch(r"[0-9a-f]{64}", blob.name) and blob.is_file() and _sha256(blob) != blob.name:
+        if not (re.fullmatch(r"[0-9a-f]{64}", blob.name) and blob.is_file()):
+            continue
+        with blob.open("rb") as handle:
+            found = client().utils.sha.sha_fileobj(handle).hex()
+        if found != blob.name:
             blob.unlink()
             path.unlink(missing_ok=True)
             problem = f"{path.name} arrived damaged; it was removed from the cache."
             return Failure(problem, "Run the command again.")
     return error
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as handle:
-        return str(client().utils.sha.sha_fileobj(handle).hex())
 
 
 def is_cached(repo: str, revision: str, names: list[str]) -> bool:

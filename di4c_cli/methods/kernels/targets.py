@@ -9,14 +9,10 @@ from torch import Tensor
 
 from di4c_cli.denoiser import Prediction
 from di4c_cli.draw import finest, first_above
+from di4c_cli.numerics import precise
 
 CPU_CACHE_BYTES = 2 << 20
 """Size of the blocks of elementwise work on a CPU, which fit in the nearest cache."""
-
-
-def wide(x: Tensor) -> Tensor:
-    """Logits in float32 or wider; half precision is too coarse for log-probabilities."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def product(a: Tensor, b: Tensor) -> Tensor:
@@ -45,7 +41,8 @@ def averaged(
     x = prediction.x_t[sample, d[:, None]]
     unknown = prediction.process.unknown(x)
     row, latent = unknown.nonzero(as_tuple=True)
-    z = wide(prediction.logits(sample[row, latent], d[row]))
+    z = prediction.logits(sample[row, latent], d[row])
+    z = z.to(precise(z.dtype))
     mean = z.new_empty(len(d), z.shape[1])
     drawn = x.clone()
     pieces = list(groups(len(d), count * z.shape[1], z))
