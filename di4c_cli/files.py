@@ -144,7 +144,7 @@ def recover(path: Path) -> None:
 
 
 @contextmanager
-def lock(folder: Path, hint: str = "Wait for it or choose another --out.") -> Iterator[None]:
+def lock(folder: Path) -> Iterator[None]:
     """Allow one writer of a folder at a time; the system releases the lock of a killed process."""
     output_path(folder / LOCK_FILE)
     folder.mkdir(parents=True, exist_ok=True)
@@ -153,7 +153,7 @@ def lock(folder: Path, hint: str = "Wait for it or choose another --out.") -> It
         _create(path, folder=False)
         handle = _lock_if_free(path)
         if handle is None and path.exists():
-            raise UserError(f"Another di4c is writing to {folder}.", hint)
+            raise UserError(f"Another di4c is writing to {folder}.", "Wait for it or choose another --out.")
         if handle is not None:
             break
     try:

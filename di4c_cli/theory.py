@@ -149,7 +149,7 @@ def log_slope(x: Sequence[float], y: Sequence[float]) -> float:
     return float((a * b).sum() / (a * a).sum())
 
 
-def theorem_1(example: TwoPositionExample, counts: Sequence[int] = STEPS) -> list[dict[str, Any]]:
+def theorem_1(example: TwoPositionExample) -> list[dict[str, Any]]:
     """For each N the error of N-step sampling between the proved c/N and the sum of one-step distances."""
     return [
         {
@@ -158,19 +158,16 @@ def theorem_1(example: TwoPositionExample, counts: Sequence[int] = STEPS) -> lis
             "error": example.error(n),
             "upper": example.bound(n),
         }
-        for n in counts
+        for n in STEPS
     ]
 
 
 def theorem_2(
-    example: TwoPositionExample,
-    latents: Sequence[int] = LATENTS,
-    iterations: int = 2000,
-    advance: Callable[[int], None] = lambda count: None,
+    example: TwoPositionExample, iterations: int = 2000, advance: Callable[[int], None] = lambda count: None
 ) -> list[dict[str, Any]]:
     """For each number of latents the distance of the one-step student to the N-step teacher, and its bound."""
     rows = []
-    for count in latents:
+    for count in LATENTS:
         rows.append({"latents": count, **distil(example, TEACHER_STEPS, count, iterations)})
         advance(1)
     return rows

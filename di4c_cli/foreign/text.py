@@ -203,10 +203,10 @@ def line_text(line: bytes, where: str) -> str:
         raise UserError(f"{where} is not UTF-8.", FIX_FILE) from error
 
 
-def read_text(path: Path, limit: int = MAX_PROMPT_BYTES) -> str:
+def read_text(path: Path) -> str:
     """A whole short text file."""
     try:
-        return regular.read_bytes(path, limit, "text").decode("utf-8-sig")
+        return regular.read_bytes(path, MAX_PROMPT_BYTES, "text").decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not a text file: byte {error.start} is not UTF-8.", FIX_FILE) from error
 

@@ -14,8 +14,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -26,7 +26,7 @@ from di4c_cli.errors import UserError
 from di4c_cli.foreign.structured import read_yaml
 from di4c_cli.printable import printable
 from di4c_cli.recipe_file import nearest
-from di4c_cli.signals import LAUNCHER_VARIABLE, StoppedBySignal, patience
+from di4c_cli.signals import LAUNCHER_VARIABLE, StoppedBySignal, handled, patience
 
 FAILURE_GRACE_SECONDS = 5
 """Time that the other processes have to end by themselves after one has failed."""
@@ -134,24 +134,6 @@ class _Signal(Exception):
         self.number = number
 
 
-@contextmanager
-def _signals_raised() -> Iterator[None]:
-    """Inside, a signal raises `_Signal`; the previous handlers are restored afterwards."""
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        raise _Signal(number)
-
-    before: dict[int, Any] = {}
-    try:
-        with suppress(ValueError):  # not the main thread: signals stay as they are
-            for number in HANDLED_SIGNALS:
-                before[number] = signal.signal(number, handle)
-        yield
-    finally:
-        for restored, handler in before.items():
-            signal.signal(restored, handler)
-
-
 class _Ranks:
     """Processes in sessions of their own, so that a key press reaches only the launcher; rank 0 has the terminal."""
 
@@ -181,9 +163,14 @@ class _Ranks:
                     process.wait(max(0.0, deadline - time.monotonic()))
 
 
+def _raise_signal(number: int, frame: FrameType | None) -> None:
+    raise _Signal(number)
+
+
 def _run(command: list[str], environments: list[dict[str, str]]) -> int:
     """Run a command once per environment; only the first process writes to the terminal."""
-    with patience(), tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, _signals_raised():
+    handlers = handled(HANDLED_SIGNALS, _raise_signal)
+    with patience(), tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, handlers:
         ranks = _Ranks(Path(folder))
         try:
             for environment in environments:
