@@ -98,7 +98,7 @@ class RunFolder:
     def clean(self) -> None:
         """Remove the incomplete files of killed processes; the caller must hold the lock."""
         for folder in (self.path, *self.path.glob("round-*"), *self.path.glob("round-*/checkpoints")):
-            files.recover(folder / "student")
+            files.recover(folder / self.kind)
             for path in [*folder.glob(".*.part"), *folder.glob(".*.old")]:
                 files.remove(path)
 
