@@ -44,6 +44,8 @@ The same seed gives the same samples for any batch size. `di4c eval --student {r
 
 {figures}## Provenance
 
+| | |
+|---|---|
 {table}
 """
 
@@ -55,14 +57,15 @@ def model_card(config: ModelConfig, metrics: Mapping[str, Any] | None = None, re
     """
     figures = figures_of(metrics, digest)
     header = yaml.safe_dump(header_of(config, figures), sort_keys=False)
+    lines = [f"| {markdown(figure['name'])} | {figure['value']:.6g} |" for figure in figures]
     return TEMPLATE.format(
         header=header,
         name=markdown(config.name),
         summary=_summary(config),
         ref=ref,
         steps=config.sampling.steps,
-        figures=_figure_section(figures),
-        table=_table(_provenance(config)),
+        figures="\n".join(["## Figures", "", "| metric | value |", "|---|---|", *lines, "", ""]) if lines else "",
+        table="\n".join(f"| {key} | {markdown(value)} |" for key, value in _provenance(config)),
     )
 
 
@@ -111,13 +114,6 @@ def _setting(cell: Mapping[str, Any]) -> str:
     parts = [column, "" if "step" in column else f"{cell.get('steps')} steps"]
     parts += [f"last {hybrid} by the teacher" if hybrid else "", f"n = {cell.get('n')}"]
     return ", ".join(part for part in [*parts, f"seed {cell.get('seed')}"] if part)
-
-
-def _figure_section(figures: list[dict[str, Any]]) -> str:
-    if not figures:
-        return ""
-    lines = [f"| {markdown(figure['name'])} | {figure['value']:.6g} |" for figure in figures]
-    return "\n".join(["## Figures", "", "| metric | value |", "|---|---|", *lines, "", ""])
 
 
 def _summary(config: ModelConfig) -> str:
@@ -193,10 +189,6 @@ def _provenance(config: ModelConfig) -> list[tuple[str, str]]:
         "versions": ", ".join(f"{key} {known[key]}" for key in ("di4c", "torch") if key in known) or None,
     }
     return [(key, str(value)) for key, value in rows.items() if value is not None]
-
-
-def _table(rows: list[tuple[str, str]]) -> str:
-    return "\n".join(["| | |", "|---|---|", *(f"| {key} | {markdown(value)} |" for key, value in rows)])
 
 
 def _latent(latent: LatentConfig) -> str:

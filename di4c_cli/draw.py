@@ -29,9 +29,16 @@ def categorical(log_p: Tensor, uniform: Tensor, dtype: torch.dtype = torch.float
     wide = log_p if dtype is torch.float64 else log_p.to(dtype)
     weight = (wide - log_p.amax(-1, keepdim=True).to(dtype)).exp_().cumsum_(-1)
     threshold = uniform.to(dtype).unsqueeze(-1) * weight[..., -1:]
-    index = torch.searchsorted(weight, threshold, right=True).squeeze(-1)
-    # rounding may lift the threshold to the total: step back to the last symbol with positive weight
-    last = torch.searchsorted(weight, weight[..., -1:].contiguous(), right=False).squeeze(-1)
+    return first_above(weight, threshold).squeeze(-1)
+
+
+def first_above(cumulative: Tensor, goal: Tensor) -> Tensor:
+    """First index `(..., 1)` whose running sum `(..., S)` exceeds the goal `(..., 1)`.
+
+    Rounding may lift the goal to the whole sum: then it is the last index that adds to the sum.
+    """
+    index = torch.searchsorted(cumulative, goal, right=True)
+    last = torch.searchsorted(cumulative, cumulative[..., -1:].contiguous(), right=False)
     return torch.minimum(index, last)
 
 

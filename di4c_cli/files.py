@@ -10,11 +10,13 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
+import io
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from di4c_cli.errors import Di4cError, Failure, UserError
 
@@ -77,6 +79,13 @@ def write_text(path: Path, content: str) -> None:
     write_bytes(path, content.encode())
 
 
+def write_with(path: Path, save: Callable[[BinaryIO], object]) -> None:
+    """`write_bytes` of what a library saves into a file: a picture or an array."""
+    buffer = io.BytesIO()
+    save(buffer)
+    write_bytes(path, buffer.getvalue())
+
+
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
     """A folder that gets its name only when its contents are complete; it replaces an older folder."""
@@ -135,7 +144,7 @@ def recover(path: Path) -> None:
 
 
 @contextmanager
-def lock(folder: Path, hint: str = "Wait for it or choose another --out.") -> Iterator[None]:
+def lock(folder: Path) -> Iterator[None]:
     """Allow one writer of a folder at a time; the system releases the lock of a killed process."""
     output_path(folder / LOCK_FILE)
     folder.mkdir(parents=True, exist_ok=True)
@@ -144,7 +153,7 @@ def lock(folder: Path, hint: str = "Wait for it or choose another --out.") -> It
         _create(path, folder=False)
         handle = _lock_if_free(path)
         if handle is None and path.exists():
-            raise UserError(f"Another di4c is writing to {folder}.", hint)
+            raise UserError(f"Another di4c is writing to {folder}.", "Wait for it or choose another --out.")
         if handle is not None:
             break
     try:

@@ -133,17 +133,16 @@ def damage_or(error: UserError, files: list[Path]) -> Di4cError:
     """
     for path in files:
         blob = real_path(path)
-        if re.fullmatch(r"[0-9a-f]{64}", blob.name) and blob.is_file() and _sha256(blob) != blob.name:
+        if not (re.fullmatch(r"[0-9a-f]{64}", blob.name) and blob.is_file()):
+            continue
+        with blob.open("rb") as handle:
+            found = client().utils.sha.sha_fileobj(handle).hex()
+        if found != blob.name:
             blob.unlink()
             path.unlink(missing_ok=True)
             problem = f"{path.name} arrived damaged; it was removed from the cache."
             return Failure(problem, "Run the command again.")
     return error
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as handle:
-        return str(client().utils.sha.sha_fileobj(handle).hex())
 
 
 def is_cached(repo: str, revision: str, names: list[str]) -> bool:
@@ -204,17 +203,14 @@ def attempt(call: Callable[[], Result], what: str, name: str = "") -> Result:
             raise
         except Exception as error:  # the client's errors have no common ancestor
             explained = explain(error, what, name)
-            if number == MAX_ATTEMPTS or not _passing(error):
+            # gone at the next attempt, perhaps: a busy or failing server, an incomplete download
+            status = getattr(getattr(error, "response", None), "status_code", None)
+            cut = type(error).__name__ in ("ReadError", "ReadTimeout", "RemoteProtocolError")
+            passing = cut or status in RETRIED_STATUSES or "Consistency check failed" in str(error)
+            if number == MAX_ATTEMPTS or not passing:
                 raise explained from error
             time.sleep(PAUSE_SECONDS * number)
     raise AssertionError("unreachable")
-
-
-def _passing(error: BaseException) -> bool:
-    """Whether a fault may be gone at the next attempt: a busy or failing server, an incomplete download."""
-    status = getattr(getattr(error, "response", None), "status_code", None)
-    cut = type(error).__name__ in ("ReadError", "ReadTimeout", "RemoteProtocolError")
-    return cut or status in RETRIED_STATUSES or "Consistency check failed" in str(error)
 
 
 def explain(error: BaseException, what: str, name: str = "") -> Di4cError:

@@ -37,9 +37,6 @@ class _Meter(threading.local):
     moved = 0
     announced: int | None = None
 
-    def remaining(self) -> float:
-        return PATIENCE_SECONDS - self.waited
-
     def add(self, seconds: float, count: int) -> None:
         """Account for a read or write; raises `Failure` if there was too little progress."""
         self.waited += seconds
@@ -163,7 +160,7 @@ class _Connection:
     def _metered(self, call: Callable[[float], bytes | None], timeout: float | None, sent: int = 0) -> bytes | None:
         start, moved = time.monotonic(), 0
         try:
-            received = call(max(0.01, min(timeout or PATIENCE_SECONDS, meter.remaining())))
+            received = call(max(0.01, min(timeout or PATIENCE_SECONDS, PATIENCE_SECONDS - meter.waited)))
             moved = sent + len(received or b"")
             return received
         finally:

@@ -57,12 +57,11 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     return _read(path, lambda file, name: file.get_tensor(name))
 
 
-def weights_file(folder: Path) -> Path:
-    """The weights of a model folder."""
-    path = folder / WEIGHTS_FILE
-    if not path.is_file():
-        raise UserError(f"{folder} has no {WEIGHTS_FILE}.", "Name a complete model folder.")
-    return path
+def weights_file(folder: Path, name: str = WEIGHTS_FILE) -> Path:
+    """The weights of a model folder, or its file of another name."""
+    if not (folder / name).is_file():
+        raise UserError(f"{folder} has no {name}.", "Name a complete model folder.")
+    return folder / name
 
 
 def load_folder(folder: Path, base: Mapping[str, Tensor] | None = None) -> tuple[ModelConfig, Denoiser, LoadReport]:
@@ -76,10 +75,8 @@ def load_folder(folder: Path, base: Mapping[str, Tensor] | None = None) -> tuple
 
 def read_adapter(folder: Path) -> dict[str, Tensor]:
     """The tensors of an adapter's folder by their names in the network: adapters and λ."""
-    path = folder / ADAPTER_FILE
-    if not path.is_file():
-        raise UserError(f"{folder} has no {ADAPTER_FILE}.", "Name a complete model folder.")
-    found = {name.removeprefix(PEFT_PREFIX): value for name, value in read_tensors(path).items()}
+    adapter = read_tensors(weights_file(folder, ADAPTER_FILE))
+    found = {name.removeprefix(PEFT_PREFIX): value for name, value in adapter.items()}
     return found | read_tensors(weights_file(folder))
 
 

@@ -79,11 +79,13 @@ class Noise:
 
     def uniform(self, name: str, *shape: int) -> Tensor:
         """`(B, *shape)` numbers in [0, 1), multiples of 2^-53 in float64 (of 2^-24 in float32 on MPS)."""
-        return self._draw(name, shape, _uniform24 if self.device.type == "mps" else _uniform53)
+        bits, dtype = (24, torch.float32) if self.device.type == "mps" else (53, torch.float64)
+        return self._draw(name, shape, lambda value: _shift(value, 64 - bits).to(dtype).mul_(2.0**-bits))
 
     def normal(self, name: str, *shape: int) -> Tensor:
         """`(B, *shape)` standard normal numbers, by the inverse distribution function."""
-        return self._draw(name, shape, _normal32 if self.device.type == "mps" else _normal)
+        single = self.device.type == "mps"
+        return self._draw(name, shape, (lambda value: _normal(value).float()) if single else _normal)
 
     def gumbel(self, name: str, *shape: int) -> Tensor:
         """`(B, *shape)` standard Gumbel numbers; finite, because 0 is moved to the smallest uniform above it."""
@@ -91,7 +93,8 @@ class Noise:
 
     def _draw(self, name: str, shape: tuple[int, ...], number: Callable[[Tensor], Tensor]) -> Tensor:
         """`(B, *shape)` numbers made of 64 random bits each; on the CPU for MPS, whose integers are untested."""
-        sample = (self._samples() ^ _key(f"{self.seed}:{self.stream}:{name}"))[:, None]
+        key = hashlib.blake2b(f"{self.seed}:{self.stream}:{name}".encode(), digest_size=8).digest()
+        sample = (self._samples() ^ int.from_bytes(key, "little", signed=True))[:, None]
         size = math.prod(shape)
         element = torch.arange(self.part[0] * size, (self.part[0] + 1) * size, device=sample.device).mul_(GOLDEN)
         if sample.device.type == "cpu":  # pieces that stay in the processor's cache
@@ -108,24 +111,9 @@ class Noise:
         return self._hashes
 
 
-def _uniform53(bits: Tensor) -> Tensor:
-    """Multiples of 2^-53 in [0, 1)."""
-    return _shift(bits, 11).to(torch.float64).mul_(2.0**-53)
-
-
-def _uniform24(bits: Tensor) -> Tensor:
-    """Multiples of 2^-24 in [0, 1), float32."""
-    return _shift(bits, 40).to(torch.float32).mul_(2.0**-24)
-
-
 def _normal(bits: Tensor) -> Tensor:
     """Normal numbers at the midpoints of 2^52 cells of (0, 1)."""
     return torch.special.ndtri(_shift(bits, 12).to(torch.float64).add_(0.5).mul_(2.0**-52))
-
-
-def _normal32(bits: Tensor) -> Tensor:
-    """`_normal` in float32."""
-    return _normal(bits).float()
 
 
 def _numbers(index: Sequence[int] | Tensor, device: torch.device) -> Tensor:
@@ -135,11 +123,6 @@ def _numbers(index: Sequence[int] | Tensor, device: torch.device) -> Tensor:
     if len(index) and list(index) == list(range(index[0], index[0] + len(index))):
         return torch.arange(index[0], index[0] + len(index), device=device)
     return torch.tensor(list(index), dtype=torch.long, device=device)
-
-
-def _key(text: str) -> int:
-    """A signed 64-bit hash of a text."""
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little", signed=True)
 
 
 def _shift(value: Tensor, places: int) -> Tensor:

@@ -23,7 +23,7 @@ def printable(text: object, limit: int | None = 500, lines: bool = False) -> str
         shown = shown.replace("\r\n", "\n")
     if not shown.isprintable() or any(letter in shown for letter in INVISIBLE_LETTERS):
         kept = "\n\t" if lines else ""
-        shown = "".join(char if char in kept or visible(char) else _escape(char) for char in shown)
+        shown = "".join(c if c in kept or visible(c) else c.encode("unicode_escape").decode() for c in shown)
     return _shorten(shown, limit)
 
 
@@ -44,10 +44,6 @@ def storable(value: Any) -> Any:
     if isinstance(value, dict):
         return {storable(key): storable(one) for key, one in value.items()}
     return [storable(one) for one in value] if isinstance(value, list) else value
-
-
-def _escape(char: str) -> str:
-    return char.encode("unicode_escape").decode()
 
 
 def _shorten(text: str, limit: int | None) -> str:

@@ -178,21 +178,18 @@ def _parse(model: type[AnyRecipe], path: Path, overrides: Mapping[str, Any]) -> 
     check_renamed_keys(dotted_keys(tree), f"The recipe {path.name}")
     check_renamed_keys(overrides, "The command line")
     if model is Recipe:
-        _check_method_name(tree, overrides.get("method.name"))
+        # the keys of a recipe belong to its method
+        name, own = overrides.get("method.name"), method_name(tree)
+        if name not in (None, own):
+            raise UserError(
+                f"--set method.name={name} does not fit a recipe of the method {own}.",
+                f"Use --method {name}, which chooses a recipe of that method.",
+            )
     for dotted, value in overrides.items():
         assign(tree, dotted, value, model)
     if model is Recipe and isinstance(tree.setdefault("method", {}), dict):
         tree["method"].setdefault("name", DEFAULT_METHOD)
     return validate(model, tree, str(path.name))
-
-
-def _check_method_name(tree: Mapping[str, Any], name: Any) -> None:
-    """The keys of a recipe belong to its method, so another method needs another recipe."""
-    if name is not None and name != method_name(tree):
-        raise UserError(
-            f"--set method.name={name} does not fit a recipe of the method {method_name(tree)}.",
-            f"Use --method {name}, which chooses a recipe of that method.",
-        )
 
 
 def dotted_keys(tree: Mapping[Any, Any], prefix: str = "") -> list[str]:

@@ -13,10 +13,10 @@ import select
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import ParamSpec
+from typing import Any, ParamSpec
 
 from di4c_cli.errors import Di4cError
 
@@ -105,6 +105,20 @@ def patience() -> Iterator[None]:
         yield
     finally:
         _State.patience -= 1
+
+
+@contextmanager
+def handled(numbers: Iterable[int], handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Inside, `handler` gets these signals; outside the main thread (a notebook's worker) they stay as they are."""
+    before: dict[int, Any] = {}
+    try:
+        with suppress(ValueError):
+            for number in numbers:
+                before[number] = signal.signal(number, handler)
+        yield
+    finally:
+        for number, previous in before.items():
+            signal.signal(number, previous)
 
 
 def _handle(number: int, frame: FrameType | None) -> None:

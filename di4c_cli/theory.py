@@ -6,7 +6,6 @@ its rows, so that composition is a matrix product from left to right. Nothing is
 
 from __future__ import annotations
 
-import io
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -14,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from torch import Tensor
 
@@ -151,7 +149,7 @@ def log_slope(x: Sequence[float], y: Sequence[float]) -> float:
     return float((a * b).sum() / (a * a).sum())
 
 
-def theorem_1(example: TwoPositionExample, counts: Sequence[int] = STEPS) -> list[dict[str, Any]]:
+def theorem_1(example: TwoPositionExample) -> list[dict[str, Any]]:
     """For each N the error of N-step sampling between the proved c/N and the sum of one-step distances."""
     return [
         {
@@ -160,19 +158,16 @@ def theorem_1(example: TwoPositionExample, counts: Sequence[int] = STEPS) -> lis
             "error": example.error(n),
             "upper": example.bound(n),
         }
-        for n in counts
+        for n in STEPS
     ]
 
 
 def theorem_2(
-    example: TwoPositionExample,
-    latents: Sequence[int] = LATENTS,
-    iterations: int = 2000,
-    advance: Callable[[int], None] = lambda count: None,
+    example: TwoPositionExample, iterations: int = 2000, advance: Callable[[int], None] = lambda count: None
 ) -> list[dict[str, Any]]:
     """For each number of latents the distance of the one-step student to the N-step teacher, and its bound."""
     rows = []
-    for count in latents:
+    for count in LATENTS:
         rows.append({"latents": count, **distil(example, TEACHER_STEPS, count, iterations)})
         advance(1)
     return rows
@@ -181,7 +176,6 @@ def theorem_2(
 def save_plot(first: list[dict[str, Any]], second: list[dict[str, Any]], path: Path) -> None:
     """Theorem 1 on the left, theorem 2 on the right, on logarithmic axes."""
     figure = Figure(figsize=(10, 4), layout="constrained")
-    FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2)
     counts = [row["steps"] for row in first]
     scaled = [row["error"] * row["steps"] for row in first]
@@ -200,6 +194,4 @@ def save_plot(first: list[dict[str, Any]], second: list[dict[str, Any]], path: P
     right.set_xticks(latents, [str(count) for count in latents])
     right.minorticks_off()
     right.legend()
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=110)
-    files.write_bytes(path, buffer.getvalue())
+    files.write_with(path, lambda file: figure.savefig(file, format="png", dpi=110))

@@ -8,7 +8,6 @@ the signed-rank test, which is robust to a few disturbed batches. Peak memory is
 
 from __future__ import annotations
 
-import io
 import math
 import os
 import platform
@@ -19,7 +18,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from di4c_cli import files
@@ -110,13 +108,6 @@ def describe(batches: Sequence[BatchSeconds], batch: int, length: int) -> dict[s
     }
 
 
-def batch_peak(side: Side, device: str) -> float:
-    """Peak memory of one batch in megabytes, weights included."""
-    reset_peak_memory(device)
-    run_batch(side, 0, device)
-    return peak_memory(device) / 2**20
-
-
 def measure(
     pair: ModelPair,
     batches: int = MIN_BATCHES,
@@ -133,7 +124,9 @@ def measure(
     for name, values in seconds.items():
         figures[name] = describe(values, pair.batch, pair.length)
         before = pair.passes
-        figures[name]["peak_mb"] = batch_peak(sides[name], device)
+        reset_peak_memory(device)
+        run_batch(sides[name], 0, device)
+        figures[name]["peak_mb"] = peak_memory(device) / 2**20  # weights included
         if passes := pair.passes - before:
             figures[name]["tokens_per_pass"] = pair.batch * pair.length / passes
     paper = {} if pair.paper is None else {"paper": pair.paper}
@@ -182,7 +175,6 @@ def save_plot(results: list[dict[str, Any]], path: Path) -> None:
     The upper, hatched part of a bar is decoding.
     """
     figure = Figure(figsize=(1.5 + 3.2 * len(results), 3.4), layout="constrained")
-    FigureCanvasAgg(figure)
     for number, result in enumerate(results):
         axes = figure.add_subplot(1, len(results), number + 1)
         for place, (name, side) in enumerate(result["sides"].items()):
@@ -199,6 +191,4 @@ def save_plot(results: list[dict[str, Any]], path: Path) -> None:
         title = f"{printable(result['experiment'], 50)}, {result['settings']['steps']} steps"
         interval = f"[{over['low']:.3f}, {over['high']:.3f}]"
         axes.set_title(f"{title}\nstudent / teacher {over['ratio']:.3f} {interval}", fontsize=8, parse_math=False)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=150)
-    files.write_bytes(path, buffer.getvalue())
+    files.write_with(path, lambda file: figure.savefig(file, format="png", dpi=150))

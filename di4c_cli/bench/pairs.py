@@ -178,8 +178,12 @@ def real_pair(
     """
     weights = {"teacher": teacher.name}
     if student is None:
-        denoiser, weights["student"] = _with_latent(teacher), f"{teacher.name}, random λ weights"
-        defaults = teacher.config.sampling
+        inject = "film" if teacher.config.network.get("type") == "unet" else "token"
+        latent = teacher.config.latent or LatentConfig.model_validate({"inject": inject})
+        denoiser = build_denoiser(teacher.config.model_copy(update={"kind": "student", "latent": latent}))
+        denoiser.network.load_state_dict(teacher.denoiser.network.state_dict(), strict=False)
+        denoiser = denoiser.to(teacher.denoiser.device).eval().requires_grad_(False)
+        weights["student"], defaults = f"{teacher.name}, random λ weights", teacher.config.sampling
     else:
         denoiser, weights["student"], defaults = student.denoiser, student.name, student.config.sampling
     length = denoiser.length
@@ -224,15 +228,6 @@ def _decoder(found: codec.Codec, model: Denoiser) -> tuple[codec.Codec, str]:
     settings = {**PUBLISHED_VQGAN, "codes": model.symbols, "resolution": 16 * side}
     tensors = VQGAN(**settings).state_dict()
     return Vq(tensors, settings).to(model.device), "VQGAN of the published size with random weights"
-
-
-def _with_latent(teacher: Model) -> Denoiser:
-    """A student's network with a copy of the teacher's weights."""
-    inject = "film" if teacher.config.network.get("type") == "unet" else "token"
-    latent = teacher.config.latent or LatentConfig.model_validate({"inject": inject})
-    student = build_denoiser(teacher.config.model_copy(update={"kind": "student", "latent": latent}))
-    student.network.load_state_dict(teacher.denoiser.network.state_dict(), strict=False)
-    return student.to(teacher.denoiser.device).eval().requires_grad_(False)
 
 
 def sampling_side(pair: ModelPair, model: Denoiser) -> Side:

@@ -90,8 +90,11 @@ def show_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
     if not console.is_terminal:
         console.width = max(console.width, 120)
     elif console.width < sum(len(column) + 3 for column in columns) + 1:
-        for line in (title, *_records(columns, rows)):
-            console.print(cell(line))
+        console.print(cell(title))
+        for row in rows:
+            named = [f"{column}: {text}" for column, text in zip(columns, row) if text]
+            for line in ("", *named):
+                console.print(cell(line))
         return
     table = Table(title=cell(title), title_justify="left")
     for number, column in enumerate(columns):
@@ -100,13 +103,6 @@ def show_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
     for row in rows:
         table.add_row(*map(cell, row))
     console.print(table)
-
-
-def _records(columns: list[str], rows: list[list[str]]) -> Iterator[str]:
-    """The rows of a table as lists without empty cells."""
-    for row in rows:
-        yield ""
-        yield from (f"{column}: {cell}" for column, cell in zip(columns, row) if cell)
 
 
 @contextmanager

@@ -52,17 +52,11 @@ def _check_target(target: Path, force: bool) -> None:
         raise UserError(f"{target} exists already.", "Choose another.")
     if not force:
         raise UserError(f"{target} exists already.", "Choose another folder, or --force to replace a model.")
-    own = _own_files(target)
+    config, own = safe.read_tree(target / "config.json"), set[str | None]()
+    if config is not None and "di4c" in config:
+        codec = config.get("codec")
+        own = {*OWN_FILES, codec.get("file") if isinstance(codec, dict) else None}
     foreign = sorted(entry.name for entry in target.iterdir() if entry.name not in own or not entry.is_file())
     if foreign:
         problem = f"{target} is not replaced: {foreign[0]} is not part of a di4c model."
         raise UserError(problem, "Choose another folder.")
-
-
-def _own_files(folder: Path) -> set[str | None]:
-    """The names that belong to the di4c model in a folder; none if it holds no such model."""
-    config = safe.read_tree(folder / "config.json")
-    if config is None or "di4c" not in config:
-        return set()
-    codec = config.get("codec")
-    return {*OWN_FILES, codec.get("file") if isinstance(codec, dict) else None}

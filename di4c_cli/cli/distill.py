@@ -15,7 +15,7 @@ from di4c_cli.cli.live import LiveTable, duration
 from di4c_cli.errors import NameWarning, UserError
 from di4c_cli.methods import METHODS
 from di4c_cli.teacher import recipe_for
-from di4c_cli.teacher.registry import known
+from di4c_cli.teacher.registry import find_entry
 from di4c_cli.training.launch import (
     check_launcher_variables,
     configured_processes,
@@ -83,7 +83,7 @@ def distill(
     check_launcher_variables()
     resolved, name = resolve(recipe, method, flags, settings or [])
     folder = out or default_out(resolved.teacher, name, resolved.seed)
-    if recipe is None and teacher is not None and not known(teacher) and not launched():
+    if recipe is None and teacher is not None and find_entry(teacher) is None and not launched():
         say(f"The recipe is {name}, by the kind of teacher; --recipe chooses another.")
     if dry_run:
         _preview(resolved, folder, processes or 1, device, oversubscribe, as_json)
@@ -130,20 +130,15 @@ def resolve(recipe: str | None, method: str | None, flags: dict[str, Any], setti
         name = recipe_file.with_method(name, method)
     overrides = {key: value for key, value in flags.items() if value is not None}
     if "method.latents" in overrides:
-        _check_latents_flag(name)
+        trained_by = recipe_file.method_name(recipe_file.raw(name))
+        if trained_by in METHODS and "latents" not in METHODS[trained_by].model_fields:
+            raise UserError(
+                f"--latents belongs to the method di4c, and the recipe {name} uses {trained_by}.",
+                "Leave it out, or add --method di4c.",
+            )
     overrides |= dict(recipe_file.parse_assignment(text) for text in settings)
     resolved = recipe_file.read(name, overrides)
     return resolved, Path(name).stem if name.endswith((".yaml", ".yml")) else name
-
-
-def _check_latents_flag(name: str) -> None:
-    """--latents sets a key that not every method has."""
-    method = recipe_file.method_name(recipe_file.raw(name))
-    if method in METHODS and "latents" not in METHODS[method].model_fields:
-        raise UserError(
-            f"--latents belongs to the method di4c, and the recipe {name} uses {method}.",
-            "Leave it out, or add --method di4c.",
-        )
 
 
 def _run(recipe: Recipe, out: Path, device: str | None, force: bool, as_json: bool) -> None:

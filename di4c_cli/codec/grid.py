@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 from pathlib import Path
 
@@ -31,6 +30,4 @@ def image_grid(images: np.ndarray, columns: int | None = None, scale: int | None
 
 def save_grid(images: np.ndarray, path: Path, columns: int | None = None) -> None:
     """Write the grid as PNG, completely or not at all."""
-    buffer = io.BytesIO()
-    image_grid(images, columns).save(buffer, format="PNG")
-    files.write_bytes(path, buffer.getvalue())
+    files.write_with(path, lambda file: image_grid(images, columns).save(file, format="PNG"))

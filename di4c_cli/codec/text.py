@@ -78,5 +78,4 @@ def _byte_symbols() -> list[str]:
 @lru_cache(maxsize=1)
 def _gpt2_merges() -> list[tuple[str, str]]:
     text = lzma.decompress(embedded.asset("gpt2-merges.txt.xz").read_bytes()).decode()
-    pairs = [line.split(" ") for line in text.splitlines()[1:] if line]
-    return [(left, right) for left, right in pairs]
+    return [(left, right) for left, right in (line.split(" ") for line in text.splitlines()[1:] if line)]

@@ -15,7 +15,7 @@ from di4c_cli.codec.base import Codec
 from di4c_cli.errors import UserError
 from di4c_cli.limits import CHECK_CONFIG, check_vqgan
 from di4c_cli.network.vqgan import VQGAN
-from di4c_cli.numerics import padded, shapes_only, tiled
+from di4c_cli.numerics import shapes_only, tiled
 
 DECODED_PER_CALL, ENCODED_PER_CALL = 16, 4
 """Every call is padded to these numbers: the last bit of a convolution depends on the batch size. Samples are decoded
@@ -46,14 +46,15 @@ class Vq(Codec):
     @torch.no_grad()
     def decode(self, x: Tensor) -> np.ndarray:
         """`(n, D)` codes -> uint8 `(n, H, W)` or `(n, H, W, 3)`."""
+        if not len(x):
+            return np.zeros((0, 1, 1), np.uint8)
         device = next(self.vqgan.parameters()).device
-        count = self._per_call(device, DECODED_PER_CALL)
-        parts = []
-        for start in range(0, len(x), count):
-            codes = x[start : start + count].to(device)
-            image = self.vqgan.decode(padded(codes, count))[: len(codes)]
-            parts.append(((image + 1) * 127.5).round().clamp(0, 255).byte().permute(0, 2, 3, 1).cpu())
-        out = torch.cat(parts).numpy() if parts else np.zeros((0, 1, 1, 1), np.uint8)
+
+        def pixels(codes: Tensor) -> Tensor:
+            image = self.vqgan.decode(codes.to(device))
+            return ((image + 1) * 127.5).round().clamp(0, 255).byte().permute(0, 2, 3, 1).cpu()
+
+        out: np.ndarray = tiled(pixels, self._per_call(device, DECODED_PER_CALL), x).numpy()
         return out[..., 0] if out.shape[-1] == 1 else out
 
     @torch.no_grad()

@@ -74,10 +74,6 @@ def pinned_listing(name: str, repo: str, revision: str | None, subset: str | Non
         found = find_listing(repo, revision, subset)
         with cache.writable():
             files.write_text(path, json.dumps(asdict(found)))
-    return _listing(path)
-
-
-def _listing(path: Path) -> Listing:
     try:
         return Listing(**read_json(path, what="listing"))
     except TypeError as error:

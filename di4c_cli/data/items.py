@@ -18,11 +18,9 @@ class Rows(Protocol):
 
         `mirror` `(n,)` bool asks for mirror images; text ignores it.
         """
-        ...
 
     def name(self, item: int) -> str:
         """The file and record of an item, for messages."""
-        ...
 
 
 class Items(Rows, Protocol):

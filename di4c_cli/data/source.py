@@ -64,9 +64,18 @@ def find_items(
     if path.is_file() and path.suffix in tokens.SUFFIXES:
         return tokens.open_token_file(path, model.denoiser.length, model.denoiser.symbols)
     if kind == "text":
-        return text_items(path, model)
+        paths = text.text_files(path)
+        if not paths:
+            known = ", ".join((*text.SUFFIXES, *tokens.SUFFIXES))
+            raise UserError(f"{path} holds no text ({known}).", NAME_DATA)
+        tokenizer = cast("Text", model.codec).tokenizer
+        tokens.check_vocabulary(tokenizer, model.denoiser.symbols)
+        ids = tokens.encode_files(paths, tokenizer)
+        return tokens.PackedItems(ids, model.denoiser.length, str(path), frame_of(model))
     if path.is_dir() and kind == "pixels":
-        return pixel_items(path, model)
+        if (found := cifar.find_cifar(path)) is not None:
+            return cifar.open_cifar(found, model.denoiser.symbols)
+        return images.ImageFolder(path, tuple(model.config.codec["shape"]), model.denoiser.symbols)
     if path.is_dir() and kind == "vq":
         model.codec.to(device)
         return images.VqItems(path, cast("Vq", model.codec), mirrored, random_crop)
@@ -107,32 +116,12 @@ def pixel_shape(model: Model) -> tuple[int, ...] | None:
     return tuple(codec["shape"]) if codec.get("type") == "pixels" else None
 
 
-def text_items(path: Path, model: Model) -> Items:
-    """Text, JSONL and Parquet files, encoded with the teacher's tokenizer and packed."""
-    found = text.text_files(path)
-    if not found:
-        known = ", ".join((*text.SUFFIXES, *tokens.SUFFIXES))
-        raise UserError(f"{path} holds no text ({known}).", NAME_DATA)
-    tokenizer = cast("Text", model.codec).tokenizer
-    tokens.check_vocabulary(tokenizer, model.denoiser.symbols)
-    ids = tokens.encode_files(found, tokenizer)
-    return tokens.PackedItems(ids, model.denoiser.length, str(path), frame_of(model))
-
-
 def frame_of(model: Model) -> int | None:
     """The id around every window: published language models were trained between two end-of-text ids."""
     if model.config.codec.get("name") != "gpt2" or model.denoiser.length <= 2:
         return None
     found: int | None = cast("Text", model.codec).tokenizer.token_to_id(END_OF_TEXT)
     return found
-
-
-def pixel_items(path: Path, model: Model) -> Items:
-    """CIFAR-10 in either form, or a folder of images."""
-    found = cifar.find_cifar(path)
-    if found is not None:
-        return cifar.open_cifar(found, model.denoiser.symbols)
-    return images.ImageFolder(path, tuple(model.config.codec["shape"]), model.denoiser.symbols)
 
 
 def _split(name: str) -> tuple[str, str | None, str | None]:

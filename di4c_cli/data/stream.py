@@ -46,7 +46,6 @@ class Source(Protocol):
 
     def read(self, start: int, count: int) -> Batch:
         """Samples start … start + count - 1."""
-        ...
 
 
 @dataclass(frozen=True)

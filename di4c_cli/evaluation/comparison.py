@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -35,7 +35,8 @@ def write_comparison(results: Results, measured: Sequence[Measurement], task: To
         return ""
     first = next(iter(panels.values())).sampling
     names = task.class_names if task and first.labels == "uniform" and first.labelled else ()
-    files.write_bytes(out / NAME, _draw({title: found for title, found in images.items() if found is not None}, names))
+    figure = _draw({title: found for title, found in images.items() if found is not None}, names)
+    files.write_with(out / NAME, lambda file: figure.savefig(file, format="png"))
     return NAME
 
 
@@ -52,7 +53,7 @@ def _images(measured: Measurement) -> np.ndarray | None:
     return decoded[order]
 
 
-def _draw(panels: dict[str, np.ndarray], names: Sequence[str]) -> bytes:
+def _draw(panels: dict[str, np.ndarray], names: Sequence[str]) -> Any:
     from matplotlib.figure import Figure  # slow to import; text needs no picture
 
     grids = [np.asarray(image_grid(images, COLUMNS)) for images in panels.values()]
@@ -70,6 +71,4 @@ def _draw(panels: dict[str, np.ndarray], names: Sequence[str]) -> bytes:
         axes.set_yticks(middles if names and not number else [], names if names and not number else [])
         axes.tick_params(length=0)
         axes.spines[:].set_visible(False)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png")
-    return buffer.getvalue()
+    return figure

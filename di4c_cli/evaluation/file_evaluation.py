@@ -20,11 +20,10 @@ from di4c_cli.evaluation.run import SHOWN_TEXTS, new_results
 from di4c_cli.evaluation.sample_files import IMAGES_PER_BATCH, image_batches, is_text, read_array, read_texts
 from di4c_cli.evaluation.scorers import Scorer, ScorerContext, make_scorers
 from di4c_cli.evaluation.scorers.text import JudgeScorer, judge_scorers
-from di4c_cli.foreign.arrays import ArrayOnDisk
 from di4c_cli.foreign.regular import in_memory_limit, size_text
 from di4c_cli.foreign.structured import read_json
 from di4c_cli.generate.shards import MANIFEST
-from di4c_cli.tasks.base import ImageTask, ToyTask
+from di4c_cli.tasks.base import ImageTask
 from di4c_cli.tasks.registry import TASKS
 
 
@@ -40,7 +39,10 @@ def evaluate_file(path: Path, options: ScorerOptions, n: int | None, out: Path) 
     size: tuple[int, ...] = () if text else samples.shape[1:]
     if not text:  # files are often sorted by class, but splits and subsets of samples must be alike
         samples = np.random.default_rng(0).permutation(samples)
-    context = ScorerContext(None, _task_of_images(size), len(samples), out, options, image_size=size)
+    # the classifier of the first toy task with images of this size takes them
+    images = (task for task in TASKS.values() if isinstance(task, ImageTask))
+    task = next((task for task in images if size == (task.image_side, task.image_side)), None)
+    context = ScorerContext(None, task, len(samples), out, options, image_size=size)
     scorers = make_scorers(judge_scorers(context) if text else ["features"], context)
     if isinstance(scorers[0], JudgeScorer) and ids is not None:
         samples = scorers[0].judge.tokenizer.batch_decode(samples)
@@ -82,18 +84,14 @@ def _ids(path: Path) -> np.ndarray | None:
             raise UserError(f"{path / MANIFEST} cannot be read.", "Name a folder that `di4c sample` wrote.") from None
         if kind != "text":
             raise UserError(f"{path} holds ids of images.", "Measure their model with --student.")
-        return np.concatenate([_whole(read_array(file)) for file in sorted(path.glob("ids-*.npy"))])
+        return np.concatenate([read_array(file)[:] for file in sorted(path.glob("ids-*.npy"))])
     stored = read_array(path) if path.suffix == ".npy" and path.is_file() else None
     if stored is None or stored.ndim != 2 or not np.issubdtype(stored.dtype, np.integer):
         return None
-    array = _whole(stored)
+    array = stored[:]
     if array.size == 0 or array.min() < 0:
         raise UserError(f"{path} holds no token ids.", "Write ids from 0 on, (n, length).")
     return array
-
-
-def _whole(stored: np.ndarray | ArrayOnDisk) -> np.ndarray:
-    return stored[: len(stored)]
 
 
 def _images(path: Path, n: int | None) -> np.ndarray:
@@ -105,12 +103,6 @@ def _images(path: Path, n: int | None) -> np.ndarray:
             limit = size_text(in_memory_limit())
             raise UserError(f"The images of {path} take more than {limit}, too many for this machine.", "Use -n.")
     return np.stack(found)
-
-
-def _task_of_images(size: tuple[int, ...]) -> ToyTask | None:
-    """The first toy task whose images have this size: its classifier takes them."""
-    tasks = (task for task in TASKS.values() if isinstance(task, ImageTask))
-    return next((task for task in tasks if size == (task.image_side, task.image_side)), None)
 
 
 def _figures(scorer: Scorer, samples: Any, ids: np.ndarray | None) -> dict[str, Figure]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
+from di4c_cli.evaluation.protocol import column
 from di4c_cli.evaluation.results import Results
-from di4c_cli.evaluation.steps_saved import steps_for
+from di4c_cli.evaluation.steps_saved import steps_for, value_at
 from di4c_cli.report.table import METRIC_NAMES
 
 NEARLY_BEST = 1.05
@@ -45,7 +45,7 @@ def find_headline(results: Results, row: str = "student") -> Headline | None:
     if best:
         steps = min(count for count, value in teacher.items() if value <= NEARLY_BEST * min(teacher.values()))
     theirs, mine = (_curve(results, name, results.diversity) for name in ("teacher", row))
-    share = mine[k] / value if k in mine and theirs and (value := _at(theirs, steps)) > 0 else None
+    share = mine[k] / value if k in mine and theirs and (value := value_at(theirs, steps)) > 0 else None
     return Headline(row, k, steps, best, student[k] > teacher[k], share)
 
 
@@ -60,10 +60,10 @@ def sentence(results: Results, found: Headline) -> str:
     """`In 2 steps the student is as good as its teacher in 8 (Fréchet distance): 4 times fewer, …`"""
     names = {entry.row: entry.name for entry in results.models}
     name = "the student" if found.row == "student" else names.get(found.row, found.row)
-    start = f"In {_steps(found.steps)} {name} is"
+    start = f"In {column(found.steps)} {name} is"
     quality = METRIC_NAMES.get(results.main_figure, results.main_figure)
     if found.worse:
-        return f"{start} worse than the teacher in {_steps(found.steps)} ({quality}): it saves no steps."
+        return f"{start} worse than the teacher in {column(found.steps)} ({quality}): it saves no steps."
     if found.best:
         compared = f"as good as the teacher in {_number(found.teacher_steps)}, near the teacher's best ({quality})"
     else:
@@ -75,7 +75,7 @@ def sentence(results: Results, found: Headline) -> str:
         out += f", with {found.diversity:.2f} of the teacher's {word}"
     right = [_curve(results, row, "right_class") for row in ("teacher", found.row)]
     if all(right) and found.steps in right[1]:
-        right_there = _at(right[0], found.teacher_steps)
+        right_there = value_at(right[0], found.teacher_steps)
         out += f" and {right[1][found.steps] / right_there:.2f} of its share of right classes" if right_there else ""
     labels = {cell.labels for cell in results.cells if cell.row in ("teacher", found.row)}
     return out + (", both with labels." if labels and "" not in labels and "unconditional" not in labels else ".")
@@ -86,19 +86,6 @@ def _curve(results: Results, row: str, figure: str) -> dict[int, float]:
     cells = [cell for cell in results.cells if cell.row == row and figure in cell.figures and cell.steps is not None]
     found = {cell.steps or 0: cell.figures[figure].value for cell in cells}
     return found if len(found) == len(cells) and not any(cell.settings.get("corrector") for cell in cells) else {}
-
-
-def _at(curve: dict[int, float], steps: float) -> float:
-    """A curve's value at any number of steps, linear in the logarithm of the steps."""
-    known = sorted(curve)
-    upper = next((k for k in known if k >= steps), known[-1])
-    lower = next((k for k in reversed(known) if k <= steps), known[0])
-    share = 0.0 if upper == lower else math.log(steps / lower) / math.log(upper / lower)
-    return curve[lower] + share * (curve[upper] - curve[lower])
-
-
-def _steps(count: int) -> str:
-    return "1 step" if count == 1 else f"{count} steps"
 
 
 def _number(value: float) -> str:

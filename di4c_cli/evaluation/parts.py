@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -51,9 +50,7 @@ class ScoreParts:
         """Compute one part if it is missing."""
         path = self._path(first, count)
         if not _is_complete(path):
-            buffer = io.BytesIO()
-            np.savez(buffer, **compute(first, count))  # type: ignore[arg-type]
-            files.write_bytes(path, buffer.getvalue())
+            files.write_with(path, lambda file: np.savez(file, **compute(first, count)))  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[tuple[int, Scores]]:
         """(first sample number, scores) of each part, with one in memory at a time."""

@@ -50,7 +50,10 @@ def prepare(config: EvaluationConfig, say: Callable[[str], None] = lambda text: 
         say(" ".join(usage))
         protocol = replace(protocol, notes=(*protocol.notes, *usage))
     context = ScorerContext(model, task, n, out, config.options, protocol.prompts)
-    scorers = make_scorers(_scorer_names(config, protocol, context), context)
+    chosen = config.scorers if config.scorers is not None else protocol.scorers
+    if chosen is None:
+        chosen = judge_scorers(context) if fitting_scorer(context) == "judge" else (fitting_scorer(context),)
+    scorers = make_scorers((*chosen, *protocol.extra_scorers), context)
     return Evaluation(protocol, models, scorers, n, config.seed, out, task, prompts)
 
 
@@ -156,14 +159,6 @@ def _sample_count(config: EvaluationConfig, protocol: EvaluationProtocol) -> int
             f"Use --limit {times} or more.",
         )
     return n - n % times
-
-
-def _scorer_names(config: EvaluationConfig, protocol: EvaluationProtocol, context: ScorerContext) -> tuple[str, ...]:
-    """The config's scorers, else the protocol's, else the one that fits the model."""
-    chosen = config.scorers if config.scorers is not None else protocol.scorers
-    if chosen is None:
-        chosen = judge_scorers(context) if fitting_scorer(context) == "judge" else (fitting_scorer(context),)
-    return (*chosen, *protocol.extra_scorers)
 
 
 def fitting_scorer(context: ScorerContext) -> str:

@@ -165,19 +165,15 @@ class Results(Section):
 
 def load(path: Path) -> Results:
     """A result file, checked."""
-    source = path / "results.json" if path.is_dir() else path
+    source, hint = path / "results.json" if path.is_dir() else path, "Name a file that `di4c eval` wrote."
     if not source.is_file():
         raise UserError(f"There is no result file {source}.", "Name a results.json that `di4c eval` wrote.")
     try:
-        results = Results.model_validate(
-            read_json(source, what="di4c result", hint="Name a file that `di4c eval` wrote.")
-        )
+        results = Results.model_validate(read_json(source, what="di4c result", hint=hint))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the file"
-        raise UserError(
-            f"{source} is not a di4c result: {where}: {first['msg']}.", "Name a file that `di4c eval` wrote."
-        ) from error
+        raise UserError(f"{source} is not a di4c result: {where}: {first['msg']}.", hint) from error
     if results.di4c_results > RESULTS_SCHEMA:
         raise UserError(f"{source} was written by a newer di4c (schema {results.di4c_results}).", "Upgrade di4c.")
     return results

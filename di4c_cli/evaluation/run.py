@@ -54,7 +54,9 @@ class Evaluation:
 
     @property
     def cells(self) -> list[CellSpec]:
-        return runnable(self.protocol, self.models)
+        """The protocol's cells that have a model."""
+        rows = {one.row for one in self.models}
+        return [cell for cell in self.protocol.cells if cell.model_row in rows]
 
     @property
     def total(self) -> int:
@@ -144,12 +146,6 @@ def merge_repeats(cells: Sequence[Cell]) -> Cell:
             figures[name] = Figure(**vars(of_repeats(values)), **shared, repeats=values)
     seconds = round(sum(cell.seconds for cell in cells), 3)
     return first.model_copy(update={"figures": figures, "repeats": len(cells), "seconds": seconds})
-
-
-def runnable(protocol: EvaluationProtocol, models: Sequence[EvaluatedModel]) -> list[CellSpec]:
-    """The protocol's cells that have a model."""
-    rows = {one.row for one in models}
-    return [cell for cell in protocol.cells if cell.model_row in rows]
 
 
 def new_results(

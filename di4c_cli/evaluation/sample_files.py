@@ -62,12 +62,8 @@ def image_batches(path: Path) -> Iterator[np.ndarray]:
 
 def _array(path: Path) -> Iterator[list[np.ndarray]]:
     images = read_array(path)
-    if (
-        images.dtype != np.uint8
-        or 0 in images.shape[1:]
-        or images.ndim not in (3, 4)
-        or (images.ndim == 4 and images.shape[-1] != 3)
-    ):
+    sound = images.ndim == 3 or (images.ndim == 4 and images.shape[-1] == 3)
+    if images.dtype != np.uint8 or 0 in images.shape[1:] or not sound:
         shape = "×".join(map(str, images.shape))
         raise UserError(
             f"{path} holds {images.dtype} of {shape}, not uint8 images (n, H, W) or (n, H, W, 3).", "Convert it."

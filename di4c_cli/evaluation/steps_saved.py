@@ -8,7 +8,7 @@ ratios are geometric means over the repeats with Student's interval of the logar
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 
 import numpy as np
@@ -27,7 +27,10 @@ def steps_saved(results: Results, row: str = "student") -> list[StepsSaved]:
     """One entry for each step count of a student's row; empty without repeats, teacher, or a positive figure."""
     main = results.main_figure
     teacher, student = (curve(results, name, main) for name in ("teacher", row))
-    if not student or not student.keys() <= teacher.keys() or not _is_positive_loss(results, main):
+    figures = [cell.figures[main] for cell in results.cells if main in cell.figures]
+    # lower is better and all values have a logarithm
+    positive = all(figure.better == "lower" and min(figure.repeats, default=0.0) > 0 for figure in figures)
+    if not student or not student.keys() <= teacher.keys() or not positive:
         return []
     return [_entry(results, row, k, teacher, student) for k in student]
 
@@ -41,18 +44,14 @@ def curve(results: Results, row: str, figure: str) -> Curve:
     return {cell.steps: cell.figures[figure].repeats for cell in cells if cell.steps is not None}
 
 
-def _is_positive_loss(results: Results, name: str) -> bool:
-    """Whether lower is better and all values have a logarithm."""
-    figures = [cell.figures[name] for cell in results.cells if name in cell.figures]
-    return all(figure.better == "lower" and min(figure.repeats, default=0.0) > 0 for figure in figures)
-
-
 def _entry(results: Results, row: str, k: int, teacher: Curve, student: Curve) -> StepsSaved:
     reached = [
         steps_for([(steps, values[i]) for steps, values in teacher.items()], own) for i, own in enumerate(student[k])
     ]
     theirs, mine = (curve(results, name, results.diversity) for name in ("teacher", row))
     far, near = (curve(results, name, MEMORISATION) for name in ("teacher", row))
+    repeats = enumerate(reached) if mine else ()
+    equal = [value_at({n: values[i] for n, values in theirs.items()}, steps) for i, (steps, _) in repeats]
     return StepsSaved(
         row=row,
         steps=k,
@@ -63,16 +62,16 @@ def _entry(results: Results, row: str, k: int, teacher: Curve, student: Curve) -
         ratio=geometric_mean([own / other for own, other in zip(student[k], teacher[k])]),
         diversity=_diversity(mine[k], theirs[k]) if mine else None,
         diversity_best=_diversity(mine[k], theirs[max(theirs)]) if mine else None,
-        diversity_equal=_diversity(mine[k], [_at(theirs, i, s) for i, (s, _) in enumerate(reached)]) if mine else None,
+        diversity_equal=_diversity(mine[k], equal) if mine else None,
         nearer_to_training=mean_share(near[k]) if near else None,
         teacher_nearer_to_training=mean_share(far[k]) if far else None,
     )
 
 
-def _at(curve: Curve, repeat: int, steps: float) -> float:
-    """A repeat's value at any number of steps, linear in the logarithm of the steps."""
+def value_at(curve: Mapping[int, float], steps: float) -> float:
+    """A curve's value at any number of steps, linear in the logarithm of the steps."""
     known = sorted(curve)
-    return float(np.interp(math.log(steps), [math.log(k) for k in known], [curve[k][repeat] for k in known]))
+    return float(np.interp(math.log(steps), [math.log(k) for k in known], [curve[k] for k in known]))
 
 
 def steps_for(curve: Sequence[tuple[int, float]], value: float) -> tuple[float, bool]:

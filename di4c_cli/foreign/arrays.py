@@ -111,11 +111,13 @@ class ArrayOnDisk:
         return np.frombuffer(content, self.dtype)
 
 
-def open_npy(path: Path, kinds: str = NUMBERS) -> ArrayOnDisk:
+def open_npy(path: Path) -> ArrayOnDisk:
     """A `.npy` file; one that is shorter than its header says is rejected."""
     with open_regular(path) as file:
-        header = _header(file, str(path), kinds)
-        _check_length(path, header, os.fstat(file.fileno()).st_size)
+        header, length = _header(file, str(path), NUMBERS), os.fstat(file.fileno()).st_size
+    if header.offset + header.size > length:
+        problem = f"{path} has {size_text(length)}, but its header promises {size_text(header.offset + header.size)}."
+        raise UserError(problem, WRITE_AGAIN)
     return ArrayOnDisk(path, header)
 
 
@@ -126,12 +128,6 @@ def open_raw(path: Path, dtype: np.dtype) -> ArrayOnDisk:
     if size % dtype.itemsize or not size:
         raise UserError(f"{path} does not hold whole {8 * dtype.itemsize}-bit ids.", "Write it again.")
     return ArrayOnDisk(path, ArrayHeader(dtype, (size // dtype.itemsize,), False, 0))
-
-
-def _check_length(path: Path, header: ArrayHeader, length: int) -> None:
-    if header.offset + header.size > length:
-        problem = f"{path} has {size_text(length)}, but its header promises {size_text(header.offset + header.size)}."
-        raise UserError(problem, WRITE_AGAIN)
 
 
 class ArrayArchive:
@@ -175,7 +171,12 @@ class ArrayArchive:
             with self._archive.open(info) as member:
                 header = _header(member, where, kinds)
                 header.check_fits(where, in_memory_limit() if limit is None else limit)
-                self._check_sizes(where, info, header)
+                # numbers that the archive does not hold, and a ratio that no real data has
+                if header.offset + header.size > info.file_size:
+                    raise UserError(f"{where} is cut off.", WRITE_AGAIN)
+                if header.size > FREE_BYTES and header.size > MAX_RATIO * info.compress_size:
+                    problem = f"{where} unpacks {size_text(info.compress_size)} to {size_text(header.size)}, more than"
+                    raise UserError(f"{problem} {MAX_RATIO} to 1.", "Store it without compression.")
                 content = member.read(header.size)
         except UserError:
             raise
@@ -185,14 +186,6 @@ class ArrayArchive:
             raise UserError(f"{where} is cut off.", WRITE_AGAIN)
         numbers = np.frombuffer(content, header.dtype)
         return numbers.reshape(header.shape, order="F" if header.fortran else "C")
-
-    def _check_sizes(self, where: str, info: zipfile.ZipInfo, header: ArrayHeader) -> None:
-        """The stated sizes: numbers that the archive does not hold, and a ratio that no real data has."""
-        if header.offset + header.size > info.file_size:
-            raise UserError(f"{where} is cut off.", WRITE_AGAIN)
-        if header.size > FREE_BYTES and header.size > MAX_RATIO * info.compress_size:
-            problem = f"{where} unpacks {size_text(info.compress_size)} to {size_text(header.size)}, more than"
-            raise UserError(f"{problem} {MAX_RATIO} to 1.", "Store it without compression.")
 
 
 def as_integers(array: np.ndarray, where: str) -> np.ndarray:

@@ -44,13 +44,13 @@ def read_json(path: Path, limit: int = MAX_JSON_BYTES, what: str = "JSON file", 
         raise UserError(f"{path} is not a readable {what}: {error}.", hint) from error
 
 
-def read_yaml(path: Path, what: str = "YAML file", hint: str = FIX_FILE) -> Any:
+def read_yaml(path: Path, what: str = "YAML file") -> Any:
     """A YAML file; floats are those of YAML 1.2."""
     content = regular.read_bytes(path, MAX_YAML_BYTES, what)
     try:
         return parse_yaml(content)
     except StructureError as error:
-        raise UserError(f"{path} is not a readable {what}: {error}.", hint) from error
+        raise UserError(f"{path} is not a readable {what}: {error}.", FIX_FILE) from error
 
 
 def parse_json(content: bytes | str) -> Any:

@@ -56,7 +56,10 @@ def documents(path: Path, kind: str, skip: int = 0) -> Iterator[Document]:
     """
     if kind == ".parquet":
         return _parquet(path, skip)
-    return islice(_records(path) if kind in (".jsonl", ".ndjson") else _whole(path), skip, None)
+    if kind in (".jsonl", ".ndjson"):
+        records = (record_text(line, f"{path}, record {number}") for number, line in lines(path))
+        return islice(records, skip, None)
+    return islice(_whole(path), skip, None)
 
 
 def pieces(text: str, size: int = PIECE_CHARACTERS) -> Iterator[str]:
@@ -170,11 +173,6 @@ def _ratio_check(path: Path) -> Callable[[int], None]:
     return check
 
 
-def _records(path: Path) -> Iterator[str]:
-    for number, line in lines(path):
-        yield record_text(line, f"{path}, record {number}")
-
-
 def record_text(line: bytes, where: str) -> str:
     """The text of a JSONL record: the field `text` of an object, or a string."""
     try:
@@ -205,10 +203,10 @@ def line_text(line: bytes, where: str) -> str:
         raise UserError(f"{where} is not UTF-8.", FIX_FILE) from error
 
 
-def read_text(path: Path, limit: int = MAX_PROMPT_BYTES) -> str:
+def read_text(path: Path) -> str:
     """A whole short text file."""
     try:
-        return regular.read_bytes(path, limit, "text").decode("utf-8-sig")
+        return regular.read_bytes(path, MAX_PROMPT_BYTES, "text").decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not a text file: byte {error.start} is not UTF-8.", FIX_FILE) from error
 
@@ -227,7 +225,8 @@ def _parquet(path: Path, skip: int) -> Iterator[str]:
             facts, place = file.metadata.row_group(group), f"row group {group}"
             if first + facts.num_rows > skip:
                 _check_group(path, group, facts.total_byte_size)
-                for number, value in _column(file, group, first):
+                batches = file.iter_batches(ROWS_AT_ONCE, row_groups=[group], columns=[TEXT_FIELD])
+                for number, value in enumerate(chain.from_iterable(batch[0] for batch in batches), first):
                     if number >= skip:
                         text = _value(value, f"{path}, record {number}")
                         check(len(text))
@@ -240,13 +239,6 @@ def _check_group(path: Path, group: int, size: int) -> None:
     if size > limit:
         problem = f"{path}, row group {group} has {regular.size_text(size)}, more than {regular.size_text(limit)}."
         raise UserError(problem, "Write smaller row groups.")
-
-
-def _column(file: Any, group: int, first: int) -> Iterator[tuple[int, Any]]:
-    for batch in file.iter_batches(ROWS_AT_ONCE, row_groups=[group], columns=[TEXT_FIELD]):
-        for value in batch[0]:
-            yield first, value
-            first += 1
 
 
 def _value(value: Any, where: str) -> str:

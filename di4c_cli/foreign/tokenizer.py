@@ -133,12 +133,7 @@ class BoundedTokenizer:
 
     def decode(self, ids: list[int], *, skip_special_tokens: bool = False) -> str:
         """Special tokens stay."""
-        return self.decode_batch([ids])[0]
-
-    def decode_batch(self, rows: list[list[int]]) -> list[str]:
-        """Texts of many rows at once."""
-        texts: list[str] = self._call("decode", [[self._published(id) for id in row] for row in rows])[0]
-        return texts
+        return str(self._call("decode", [[self._published(id) for id in ids]])[0][0])
 
     def normalized(self, text: str) -> str:
         """The text as the tokenizer reads it."""
@@ -266,12 +261,8 @@ def _tokens(tree: dict[str, Any]) -> Iterator[str]:
     vocabulary = tree["model"].get("vocab")
     if isinstance(vocabulary, dict):
         yield from vocabulary
-    elif isinstance(vocabulary, list):
-        yield from (str(entry[0]) for entry in vocabulary if isinstance(entry, list) and entry)
-    added = tree.get("added_tokens")
-    yield from (
-        str(entry.get("content")) for entry in (added if isinstance(added, list) else []) if isinstance(entry, dict)
-    )
+    yield from (str(entry[0]) for entry in _list(vocabulary) if isinstance(entry, list) and entry)
+    yield from (str(entry.get("content")) for entry in _list(tree.get("added_tokens")) if isinstance(entry, dict))
 
 
 def _growth(part: Any) -> int:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from PIL import Image
 
 from di4c_cli import files
-from di4c_cli.codec.grid import image_grid
+from di4c_cli.codec.grid import image_grid, save_grid
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -62,13 +60,9 @@ def save_film(film: Film, codec: Codec, symbols: int, path: Path, seconds: float
     sheets = [image_grid(shot) for shot in shots]
     gif, strip = path.with_suffix(".gif"), path.with_name(f"{path.stem}-steps.png")
     each = max(60, int(1000 * seconds / len(sheets)))
-    buffer = io.BytesIO()
     times = [each] * (len(sheets) - 1) + [1500]
-    sheets[0].save(buffer, "GIF", save_all=True, append_images=sheets[1:], duration=times, loop=0)
-    files.write_bytes(gif, buffer.getvalue())
+    film_options = {"save_all": True, "append_images": sheets[1:], "duration": times, "loop": 0}
+    files.write_with(gif, lambda file: sheets[0].save(file, "GIF", **film_options))
     columns = min(8, len(shots[0]))
-    buffer = io.BytesIO()
-    table: Image.Image = image_grid(np.concatenate([shot[:columns] for shot in shots]), columns)
-    table.save(buffer, "PNG")
-    files.write_bytes(strip, buffer.getvalue())
+    save_grid(np.concatenate([shot[:columns] for shot in shots]), strip, columns)
     return [gif, strip]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -86,7 +86,10 @@ class PreparedSample:
         networks = [self.model.denoiser, *([] if teacher is None else [teacher])]
         before = sum(one.passes for one in networks)
         x = torch.full((count, self.length), prompt.FREE_POSITION)
-        for rows in self._equal_lengths(range(first, first + count)).values():
+        together: dict[int, list[int]] = {}  # by the length of the samples
+        for i in range(first, first + count):
+            together.setdefault(0 if self.given is None else len(self.given[i % len(self.given)]), []).append(i)
+        for rows in together.values():
             label = None if self.labels is None else [self.labels[i % len(self.labels)] for i in rows]
             given = None if self.given is None else torch.stack([self.given[i % len(self.given)] for i in rows])
             own = self.model.sample(len(rows), label=label, given=given, numbers=rows, **more)
@@ -94,13 +97,6 @@ class PreparedSample:
             self.tokens += own.numel() if given is None else int((given < 0).sum())
         self.passes += sum(one.passes for one in networks) - before
         return x
-
-    def _equal_lengths(self, numbers: Sequence[int]) -> dict[int, list[int]]:
-        """Sample numbers by the length of their samples, which are drawn together."""
-        found: dict[int, list[int]] = {}
-        for i in numbers:
-            found.setdefault(0 if self.given is None else len(self.given[i % len(self.given)]), []).append(i)
-        return found
 
     def decode(self, x: Tensor) -> Any:
         """Text or images of samples as `draw` gives them."""
@@ -173,13 +169,10 @@ def prepare(request: SampleRequest, say: Say) -> PreparedSample:
     # the sampling loop checks the same, but only after the first file is written
     for row in [None] if given is None else given:
         plan.check_inputs(model.denoiser, None, row, None if teacher is None else teacher.denoiser)
-    n = request.n or (len(given or [0]) if model.codec.kind in ("text", "none") else default_images(labels))
+    n = request.n or len(given or [0])
+    if request.n is None and model.codec.kind not in ("text", "none"):  # three of every class, if the classes are few
+        n = 3 * len(labels) if labels and 1 < len(labels) <= FEW_CLASSES else 16
     return PreparedSample(model, teacher, plan, n, request.seed, labels, given)
-
-
-def default_images(labels: list[int] | None) -> int:
-    """Images without -n: three of every class, if the classes are few."""
-    return 3 * len(labels) if labels and 1 < len(labels) <= FEW_CLASSES else 16
 
 
 def parse_labels(text: str | None, classes: int | None) -> list[int] | None:

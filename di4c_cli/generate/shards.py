@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -23,11 +22,6 @@ from di4c_cli.process_group import ALONE, ProcessGroup
 MANIFEST = "manifest.json"
 SYMBOLS_PER_SHARD = 1 << 20
 """A shard has about this many symbols: some megabytes, and seconds or minutes of work."""
-
-
-def shard_size(length: int) -> int:
-    """Samples in a shard: a whole number of hundreds."""
-    return max(100, SYMBOLS_PER_SHARD // length // 100 * 100)
 
 
 def identity(prepared: PreparedSample) -> dict[str, Any]:
@@ -58,7 +52,7 @@ def stream(
     """
     if prepared.given is not None and len(set(map(len, prepared.given))) > 1:
         raise UserError("Samples of different lengths do not fit into shards.", "Use fewer, and a .txt file as --out.")
-    size = shard_size(prepared.length)
+    size = max(100, SYMBOLS_PER_SHARD // prepared.length // 100 * 100)
     manifest = {"identity": storable(identity(prepared)), "shard": size, "length": prepared.length}
     manifest["codec"] = prepared.model.config.codec
     if folder.is_file():
@@ -103,10 +97,8 @@ def _path(folder: Path, size: int, first: int) -> Path:
 
 def _write(prepared: PreparedSample, path: Path, ids: Tensor) -> None:
     """A shard in the smallest integer type that holds its symbols."""
-    buffer = io.BytesIO()
     narrow = np.min_scalar_type(prepared.model.denoiser.symbols - 1)
-    np.save(buffer, ids.numpy().astype(narrow), allow_pickle=False)
-    files.write_bytes(path, buffer.getvalue())
+    files.write_with(path, lambda file: np.save(file, ids.numpy().astype(narrow), allow_pickle=False))
 
 
 def rows(path: Path) -> int:

@@ -52,10 +52,8 @@ def draw_step(step: StepConfig, uniform: Tensor, progress: float) -> Tensor:
 def draw_time(times: SplitTimeConfig, low: Tensor, delta: Tensor, choose: Tensor, uniform: Tensor) -> Tensor:
     """t `(B,)`: uniform in [low, 1], or δ r with probability `small_share`, else δ + (1-δ) r (F.3.2)."""
     if times.small_share is None:
-        t = low + (1 - low) * uniform
-    else:
-        t = torch.where(choose < times.small_share, delta * uniform, delta + (1 - delta) * uniform)
-    return t
+        return low + (1 - low) * uniform
+    return torch.where(choose < times.small_share, delta * uniform, delta + (1 - delta) * uniform)
 
 
 def sample_times(config: Di4CConfig, noise: Noise, progress: float = 1.0) -> SampledTimes:

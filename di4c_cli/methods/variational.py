@@ -86,11 +86,8 @@ class Variational(Method):
     ) -> Loss:
         """The loss of x0 and x_t `(B, D)` at times t `(B,)`."""
         assert self.student.latent is not None
-        count, size, beta = (
-            self.config.iwae_samples,
-            self.student.latent.size,
-            kl_weight(self.config.kl_weight, progress),
-        )
+        count, size = self.config.iwae_samples, self.student.latent.size
+        beta = kl_weight(self.config.kl_weight, progress)
         mean, log_variance = self.encoder(x0, x_t)
         draw = noise.normal("lam/posterior", *((count, size) if count > 1 else (size,)))
         draw = draw.to(mean).view(-1, count, size)
@@ -163,12 +160,9 @@ class Variational(Method):
 def kl_warnings(figures: RunningMeans) -> tuple[str, str] | None:
     """The check of the variational method: posterior collapse."""
     kl = figures.mean.get("kl")
-    return ("posterior collapse", posterior_collapse(kl)) if kl is not None and kl < MIN_NATS else None
-
-
-def posterior_collapse(kl: float) -> str:
-    """q(λ|x0, x_t) equals the prior."""
-    return (
+    if kl is None or kl >= MIN_NATS:
+        return None
+    return "posterior collapse", (
         f"The posterior has collapsed: KL(q ‖ p) is {kl:.1e} nats, so λ carries no information about a sample and "
         "the student is a product model like its teacher. Keep the KL weight low for longer "
         "(--set method.kl_weight.start=0.02, a later method.kl_weight.anneal_from), inject λ at every position "

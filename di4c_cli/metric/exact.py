@@ -57,7 +57,10 @@ def step_distribution(denoiser: Denoiser, steps: int, latents: int = 64, grid: s
         raise UserError("This space is too large to enumerate.", "Use sampled metrics.")
     process, length = denoiser.process, denoiser.length
     space = states(process.states, length)
-    distribution = _prior(denoiser, space)
+    if process.mask is not None:
+        distribution = (space == process.mask).all(1).double()
+    else:
+        distribution = process.stationary().double()[space].prod(1)  # type: ignore[attr-defined]
     points = times(steps, grid)
     for i in range(steps, 0, -1):
         t, s = (torch.full((len(space),), points[j], dtype=torch.float64) for j in (i, i - 1))
@@ -65,15 +68,6 @@ def step_distribution(denoiser: Denoiser, steps: int, latents: int = 64, grid: s
     real = (space < process.symbols).all(1)
     out: np.ndarray = distribution[real].numpy()
     return out
-
-
-def _prior(denoiser: Denoiser, space: Tensor) -> Tensor:
-    """Distribution of x_1 over the space: all mask, or the stationary distribution in every position."""
-    process = denoiser.process
-    if process.mask is not None:
-        return (space == process.mask).all(1).double()
-    stationary = process.stationary().double()  # type: ignore[attr-defined]
-    return stationary[space].prod(1)
 
 
 def _transition(denoiser: Denoiser, space: Tensor, t: Tensor, s: Tensor, latents: int) -> Tensor:

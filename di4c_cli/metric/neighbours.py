@@ -59,13 +59,11 @@ def precision_recall(
     return inside, covered(reference, features, radii(features, neighbours))
 
 
-def half_recalls(
-    features: np.ndarray, reference: np.ndarray, first: np.ndarray, neighbours: int = NEIGHBOURS
-) -> np.ndarray:
+def half_recalls(features: np.ndarray, reference: np.ndarray, first: np.ndarray) -> np.ndarray:
     """Recall of both halves of several halvings, `(K, n)` bool -> `(K, 2)`; every distance is computed once."""
     points, reference = np.asarray(features, np.float64), np.asarray(reference, np.float64)
     sides = [side for mask in first for side in (mask, ~mask)]
-    if min(int(side.sum()) for side in sides) <= neighbours:
+    if min(int(side.sum()) for side in sides) <= NEIGHBOURS:
         raise UserError(f"Halves of {len(points)} points have too few neighbours.", "Raise -n.")
     radius = np.zeros((len(sides), len(points)))
     for start in range(0, len(points), DISTANCE_BLOCK):
@@ -73,7 +71,7 @@ def half_recalls(
         np.fill_diagonal(distance[:, start:], -1.0)
         for place, own in enumerate(sides):
             here = np.flatnonzero(own[start : start + DISTANCE_BLOCK])
-            near = np.partition(distance[np.ix_(here, own)], neighbours, axis=1)[:, neighbours]
+            near = np.partition(distance[np.ix_(here, own)], NEIGHBOURS, axis=1)[:, NEIGHBOURS]
             radius[place, start + here] = near
     hits = np.zeros(len(sides))
     for start in range(0, len(reference), DISTANCE_BLOCK):

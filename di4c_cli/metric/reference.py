@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -60,11 +59,9 @@ class FeatureReference:
         """Write the .npz, provenance inside."""
         provenance = {"name": self.name, "network": self.network, "digest": self.digest, "count": self.count}
         provenance |= {"source": self.source, "size": list(self.size), "choice": CHOICE}
-        buffer = io.BytesIO()
         arrays = {**vars(self.moments), "features": self.features.astype(np.float32)}
         arrays["provenance"] = np.array(json.dumps(provenance))
-        np.savez_compressed(buffer, **arrays)
-        files.write_bytes(path, buffer.getvalue())
+        files.write_with(path, lambda file: np.savez_compressed(file, **arrays))
 
     @classmethod
     def load(cls, path: Path) -> FeatureReference:

@@ -22,11 +22,9 @@ class Network(Protocol):
 
     def body(self, x: Tensor, t: Tensor, label: Tensor | None = None, lam: Tensor | None = None) -> Tensor:
         """x `(B, D)`, t `(B,)` -> hidden states `(B, D, H)`."""
-        ...
 
     def head(self, h: Tensor, d: Tensor) -> Tensor:
         """Hidden states `(n, H)` at positions d `(n,)` -> logits `(n, S)` over the real symbols."""
-        ...
 
 
 def build(config: dict[str, Any]) -> nn.Module:

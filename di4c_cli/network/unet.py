@@ -58,7 +58,11 @@ class UNet(nn.Module):
         self.time_dim, self.time_scale, self.dropout, self.labels = time_dim, time_scale, dropout, labels
         self.latent = self._parse_latent(latent)
         self.checkpointing = False
-        self._check()
+        factor = 2 ** (len(self.multipliers) - 1)
+        if self.shape[1] % factor or self.shape[2] % factor:  # or the skip connections do not fit
+            raise ValueError(f"image sides {self.shape[1:]} must be multiples of {factor}")
+        if self.time_dim % 2 or self.time_dim < 4:
+            raise ValueError(f"time_dim {self.time_dim} must be even, half sines and half cosines, and at least 4")
         self._build()
 
     @staticmethod
@@ -72,14 +76,6 @@ class UNet(nn.Module):
         if config.inject in ("token", "local"):
             raise UserError(f"The U-Net takes λ beside the time, not as '{config.inject}'.", "Use 'film' or 'field'.")
         return config
-
-    def _check(self) -> None:
-        """Reject sizes for which the skip connections or the features do not fit."""
-        factor = 2 ** (len(self.multipliers) - 1)
-        if self.shape[1] % factor or self.shape[2] % factor:
-            raise ValueError(f"image sides {self.shape[1:]} must be multiples of {factor}")
-        if self.time_dim % 2 or self.time_dim < 4:
-            raise ValueError(f"time_dim {self.time_dim} must be even, half sines and half cosines, and at least 4")
 
     def _build(self) -> None:
         """Create the parameters in the published order."""

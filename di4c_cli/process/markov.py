@@ -150,8 +150,8 @@ def same_times(t: Tensor) -> bool:
     return t.stride(0) == 0 or (t.device.type == "cpu" and bool((t == t[0]).all()))
 
 
-def gaussian_rate(symbols: int, rate_sigma: float, q_sigma: float) -> Tensor:
-    """Base rate matrix `(S, S)` float64, rows the source state, in detailed balance with the Gaussian weights.
+def gaussian_rate(symbols: int, rate_sigma: float, q_sigma: float) -> tuple[Tensor, Tensor]:
+    """Base rates `(S, S)` float64, rows the source state, in detailed balance with weights, whose logs `(S,)` come too.
 
     Jumps away from the edge nearer to i go at exp(-(|i-j|-1)^2 / rate_sigma^2); the opposite direction follows from
     detailed balance with weights exp(-((k+1)^2 - S(k+1)) / (2 q_sigma^2)).
@@ -166,7 +166,7 @@ def gaussian_rate(symbols: int, rate_sigma: float, q_sigma: float) -> Tensor:
     balance = torch.exp(log_weight[None, :] - log_weight[:, None])  # w_j / w_i
     rate = torch.where(inward, forward, forward.T * balance)
     rate.fill_diagonal_(0)
-    return rate - torch.diag(rate.sum(1))
+    return rate - torch.diag(rate.sum(1)), log_weight
 
 
 class Gaussian(Markov):
@@ -183,10 +183,8 @@ class Gaussian(Markov):
         self.symbols = symbols
         self.rate_sigma, self.q_sigma = rate_sigma, q_sigma
         self.time_exponential, self.time_base = time_exponential, time_base
-        self.base_rate = gaussian_rate(symbols, rate_sigma, q_sigma)
+        self.base_rate, log_weight = gaussian_rate(symbols, rate_sigma, q_sigma)
         # detailed balance makes D^{1/2} R D^{-1/2} symmetric, whose eigen-decomposition is stable in float64
-        k = torch.arange(symbols, dtype=torch.float64) + 1
-        log_weight = -((k**2) - symbols * k) / (2 * q_sigma**2)
         root = torch.exp(0.5 * (log_weight - log_weight.max()))
         symmetric = root[:, None] * self.base_rate / root[None, :]
         values, vectors = torch.linalg.eigh((symmetric + symmetric.T) / 2)

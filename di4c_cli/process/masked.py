@@ -73,7 +73,13 @@ class Masked(Process):
         """Which positions are revealed does not depend on their symbols, so it is decided first."""
         draw = SymbolDraw.of(draw)
         if isinstance(draw, JointDraw):
-            return self._joint_step(draw, x_t, t, s)
+            # one draw over all symbols and the mask: log q = (log p(x0) + log(m_t - m_s), log m_s), unnormalised
+            b, d = self.unknown(x_t).nonzero(as_tuple=True)
+            m_t, m_s = self.mask_share(t), self.mask_share(s)
+            x_s = x_t.clone()
+            if len(b):
+                x_s[b, d] = draw.states(b, d, (m_t - m_s).log()[b], m_s.log()[b])
+            return x_s
         batch, length = x_t.shape
         choose, value = uniform.reshape(batch, -1, length, 2).unbind(-1)  # (B, many, D)
         reveal = self.unknown(x_t)[:, None] & (choose < self.reveal_share(t, s)[:, None, None])
@@ -88,12 +94,3 @@ class Masked(Process):
                 row = number[sample, position]
             x_s[reveal] = draw.symbols(b, d, value[reveal], row)
         return x_s.view(uniform.shape[:-1])
-
-    def _joint_step(self, draw: JointDraw, x_t: Tensor, t: Tensor, s: Tensor) -> Tensor:
-        """One draw over all symbols and the mask: log q = (log p(x0) + log(m_t - m_s), log m_s), unnormalised."""
-        b, d = self.unknown(x_t).nonzero(as_tuple=True)
-        m_t, m_s = self.mask_share(t), self.mask_share(s)
-        x_s = x_t.clone()
-        if len(b):
-            x_s[b, d] = draw.states(b, d, (m_t - m_s).log()[b], m_s.log()[b])
-        return x_s

@@ -173,18 +173,14 @@ def steps_chart(results: Results, metric: str) -> Chart:
     chart = Chart(f"{title} against steps", "sampling steps", title, lines, True, metric == "frechet")
     chart.log_y = _spans(chart, WIDE_RATIO)
     if metric == results.main_figure and results.steps_saved:
-        _add_steps_saved(chart, results, metric)
+        # steps saved below the student's points, and a logarithmic axis where quality spans much
+        points = {c.steps: c.figures[metric].value for c in results.cells if c.row == "student" and metric in c.figures}
+        for entry in results.steps_saved[:-1]:
+            if entry.steps in points and drawable(points[entry.steps]):
+                text = f"{'≥' if entry.at_least else ''}{entry.steps_saved.value:.2g}×"
+                chart.notes.append((float(entry.steps), points[entry.steps], text))
+        chart.log_y = _spans(chart, LOG_SCALE_RATIO)
     return chart
-
-
-def _add_steps_saved(chart: Chart, results: Results, metric: str) -> None:
-    """Steps saved below the student's points, and a logarithmic axis where quality spans much."""
-    points = {c.steps: c.figures[metric].value for c in results.cells if c.row == "student" and metric in c.figures}
-    for entry in results.steps_saved[:-1]:
-        if entry.steps in points and drawable(points[entry.steps]):
-            text = f"{'≥' if entry.at_least else ''}{entry.steps_saved.value:.2g}×"
-            chart.notes.append((float(entry.steps), points[entry.steps], text))
-    chart.log_y = _spans(chart, LOG_SCALE_RATIO)
 
 
 def _spans(chart: Chart, ratio: float) -> bool:
@@ -271,7 +267,11 @@ def draw(chart: Chart, size: tuple[float, float], heading: str) -> Any:
 
     figure = Figure(figsize=size, dpi=130, layout="constrained")
     axes: Any = figure.subplots()
-    _style(axes)
+    axes.grid(True, color=GRID_COLOUR, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(GRID_COLOUR)
+    axes.tick_params(colors=TEXT_COLOUR, which="both")
     for line in chart.lines:
         if line.points:
             _draw_line(axes, line, chart.arrows)
@@ -287,14 +287,6 @@ def draw(chart: Chart, size: tuple[float, float], heading: str) -> Any:
     if heading or (size == LARGE and len(styles) > 1):
         axes.legend(frameon=False, fontsize=8)
     return figure
-
-
-def _style(axes: Any) -> None:
-    axes.grid(True, color=GRID_COLOUR, linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["left", "bottom"]].set_color(GRID_COLOUR)
-    axes.tick_params(colors=TEXT_COLOUR, which="both")
 
 
 def _draw_line(axes: Any, line: Line, arrows: bool) -> None:

@@ -6,12 +6,11 @@ import base64
 import difflib
 from html import escape
 from pathlib import Path
-from typing import Any
 
 from di4c_cli.evaluation.results import Cell, Results
 from di4c_cli.files import real_path
-from di4c_cli.foreign.regular import MAX_RECORD_BYTES, read_bytes
-from di4c_cli.foreign.structured import MAX_YAML_BYTES, StructureError, parse_json
+from di4c_cli.foreign.regular import read_bytes
+from di4c_cli.foreign.structured import MAX_YAML_BYTES
 from di4c_cli.methods import METHODS
 from di4c_cli.printable import printable
 from di4c_cli.report.charts import (
@@ -30,6 +29,7 @@ from di4c_cli.report.charts import (
 )
 from di4c_cli.report.summary import is_frontier
 from di4c_cli.report.table import overview, steps_saved_caption, steps_saved_rows
+from di4c_cli.training.run_folder import read_rows
 
 CURVES = tuple(dict.fromkeys(name for config in METHODS.values() for name in config.live_metrics))
 """Metrics of a training record that are drawn: the live metrics of all methods."""
@@ -160,39 +160,19 @@ def highlight(base: str, text: str) -> str:
 
 def curves(run: Path | None) -> str:
     """Training curves from metrics.jsonl, averaged to a few hundred points."""
-    rows = _rows(run / "metrics.jsonl") if run is not None else []
+    rows = read_rows(run / "metrics.jsonl") if run is not None else []
     charts = []
     for name in CURVES:
         values = [row.get(name, row.get(OLD_CURVES.get(name, name))) for row in rows]
-        points = [
-            (float(i), value)
-            for i, value in enumerate(values, 1)
-            if isinstance(value, (int, float)) and drawable(value)
-        ]
+        points = [(float(i), value) for i, value in enumerate(values, 1) if value is not None and drawable(value)]
         if len(points) > 1:
-            line = Line(name, ROW_COLOURS["student"], _thin(points), markers=False)
+            # means over equal groups keep the curve smooth and the page small
+            size = -(-len(points) // CURVE_POINTS)
+            groups = [points[i : i + size] for i in range(0, len(points), size)]
+            means = [(group[-1][0], sum(y for _, y in group) / len(group)) for group in groups]
+            line = Line(name, ROW_COLOURS["student"], means, markers=False)
             charts.append(Chart(f"{name} in training", "iteration", name, [line]))
     return f"<h2>Training</h2>{chart_grid(charts)}" if charts else ""
-
-
-def _rows(path: Path) -> list[dict[str, Any]]:
-    """The complete lines of a training record; training's own reader imports torch."""
-    out = []
-    for line in read_bytes(path, MAX_RECORD_BYTES, "training record").split(b"\n") if path.is_file() else []:
-        try:
-            row = parse_json(line)
-        except StructureError:
-            continue  # a line torn by a kill
-        if isinstance(row, dict):
-            out.append(row)
-    return out
-
-
-def _thin(points: list[tuple[float, float]], limit: int = CURVE_POINTS) -> list[tuple[float, float]]:
-    """Means over equal groups, which keep the curve smooth and the page small."""
-    size = max(1, -(-len(points) // limit))
-    groups = [points[i : i + size] for i in range(0, len(points), size)]
-    return [(group[-1][0], sum(y for _, y in group) / len(group)) for group in groups]
 
 
 def recipe(run: Path | None) -> str:

@@ -74,17 +74,13 @@ def interval_caption(results: Results, metrics: Sequence[str]) -> str:
     return f"± is half the width of the 95 % interval: {'; '.join(clauses)}." if clauses else ""
 
 
-def figure_text(figure: Figure) -> str:
-    """`12.3 ±0.4`: the half width of the 95 % interval."""
-    text = number(figure.value)
-    if figure.low is not None and figure.high is not None:
-        text += f" ±{(figure.high - figure.low) / 2:.2g}"
-    return text
-
-
 def cell_text(cell: Cell | None, metric: str) -> str:
-    """The figure of a cell, a dash if it has none."""
-    return figure_text(cell.figures[metric]) if cell is not None and metric in cell.figures else "–"
+    """`12.3 ±0.4`, the figure of a cell and the half width of its 95 % interval; a dash if it has none."""
+    if cell is None or metric not in cell.figures:
+        return "–"
+    figure = cell.figures[metric]
+    half = "" if figure.low is None or figure.high is None else f" ±{(figure.high - figure.low) / 2:.2g}"
+    return number(figure.value) + half
 
 
 def protocol_tables(results: Results, protocol: EvaluationProtocol) -> list[PrintedTable]:

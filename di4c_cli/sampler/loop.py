@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -55,11 +54,13 @@ def sample_batch(
     times, steps = plan.times(blocks), plan.steps // blocks
     student = Predictor(denoiser, replace(plan, steps=steps), label)
     helper = student if teacher is None else Predictor(teacher, student.plan, label)
-    with _precision(denoiser.device, plan):
+    # draws are in float64, which autocast leaves alone
+    half = torch.autocast(denoiser.device.type, torch.bfloat16) if plan.precision == "bf16" else nullcontext()
+    with half:
         for step in range(plan.steps, 0, -1):
             left, i = (step - 1) // steps, (step - 1) % steps + 1  # blocks after this one; from t_i to t_{i-1}
             if i == steps:
-                block = None if plan.block is None else in_block(free, plan.block, blocks - left - 1)
+                block = None if plan.block is None else free & ((free.cumsum(1) - 1) // plan.block == blocks - left - 1)
                 counts = None
                 if plan.sampler == "confidence" and isinstance(process, Masked):
                     counts = reveal_counts(process, steps, (free if block is None else block).sum(1))
@@ -82,16 +83,6 @@ def sample_batch(
             if on_step is not None:
                 on_step(step - 1, (left + times[i - 1]) / blocks, x)
     return x
-
-
-def in_block(free: Tensor, size: int, number: int) -> Tensor:
-    """The free positions (B, D) of block `number`, counted from the left; a block has `size` free positions."""
-    return free & ((free.cumsum(1) - 1) // size == number)
-
-
-def _precision(device: torch.device, plan: SamplingPlan) -> AbstractContextManager[Any]:
-    """Autocast of the networks; draws are in float64, which autocast leaves alone."""
-    return torch.autocast(device.type, torch.bfloat16) if plan.precision == "bf16" else nullcontext()
 
 
 def all_at(time: float, noise: Noise) -> Tensor:
@@ -129,7 +120,10 @@ def sample_many(
     each finished batch.
     """
     labels = None if label is None else torch.as_tensor(label, dtype=torch.long)
-    _check_count(n, labels, given)
+    counts = (1 if labels is None else labels.numel(), 1 if given is None or given.dim() < 2 else len(given))
+    for found, what in zip(counts, ("labels", "rows of given symbols")):
+        if found not in (1, n):
+            raise UserError(f"{found} {what} do not fit {n} samples.", "Give one, or one per sample.")
     labels = None if labels is None else labels.expand(n)
     length = denoiser.length if given is None else int(given.shape[-1])
     rows = None if given is None else given.expand(n, length)
@@ -145,12 +139,3 @@ def sample_many(
         parts.append(sample_batch(denoiser, plan, noise, own_label, own_given, teacher, on_step).cpu())
         advance(len(noise))
     return torch.cat(parts)
-
-
-def _check_count(n: int, label: Tensor | None, given: Tensor | None) -> None:
-    """Raise `UserError` unless there is one label and one row of given symbols for all, or one per sample."""
-    labels = 1 if label is None else label.numel()
-    rows = 1 if given is None or given.dim() < 2 else len(given)
-    for found, what in ((labels, "labels"), (rows, "rows of given symbols")):
-        if found not in (1, n):
-            raise UserError(f"{found} {what} do not fit {n} samples.", "Give one, or one per sample.")

@@ -49,7 +49,7 @@ def read(name: str, options: LoadOptions) -> Bundle | None:
     point = points().get(name)
     if point is None:
         return None
-    if registry.known(name):
+    if registry.find_entry(name) is not None:
         package = point.dist.name if point.dist else point.value
         logging.getLogger(__name__).warning(
             f"'{name}' is di4c's own model; the one of the package {package} is ignored."

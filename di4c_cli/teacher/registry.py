@@ -104,8 +104,3 @@ def unknown(ref: str, more: list[str], kinds: str = "name, folder, file or Hub i
     """The error for an unknown name; `more` are the names that packages add, `kinds` what it could have been."""
     problem = f"There is no model '{ref}': no {kinds}.{nearest(ref, [*entries(), *more])}"
     return UserError(problem, "Run `di4c teachers` to list the names.")
-
-
-def known(ref: str) -> bool:
-    """Whether a reference is a name of the registry, with or without a revision."""
-    return find_entry(ref) is not None

@@ -155,7 +155,10 @@ def load(folder: Path, trained: CheckpointedObjects) -> Progress:
         if trained.by_engine:
             trained.accelerator.load_state(str(folder))
         else:
-            _load_plain(folder, trained)
+            saved = torch.load(folder / "optimizer.pt", map_location="cpu", weights_only=True)
+            trained.load_states(load_file(folder / "model.safetensors"), saved["optimizer"])
+            if trained.accelerator.scaler is not None and saved["scaler"] is not None:
+                trained.accelerator.scaler.load_state_dict(saved["scaler"])
         trained.ema.load(average, state.pop("ema_updates"))
         return Progress(**state)
     except (SafetensorError, pickle.UnpicklingError, *READ_ERRORS) as error:
@@ -174,10 +177,3 @@ def _is_damage(error: Exception) -> bool:
         return error.errno in (None, errno.ENOENT, errno.EINVAL)
     text = str(error).lower()
     return not (isinstance(error, torch.OutOfMemoryError) or "out of memory" in text or "cuda error" in text)
-
-
-def _load_plain(folder: Path, trained: CheckpointedObjects) -> None:
-    saved = torch.load(folder / "optimizer.pt", map_location="cpu", weights_only=True)
-    trained.load_states(load_file(folder / "model.safetensors"), saved["optimizer"])
-    if trained.accelerator.scaler is not None and saved["scaler"] is not None:
-        trained.accelerator.scaler.load_state_dict(saved["scaler"])

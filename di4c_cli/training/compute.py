@@ -32,18 +32,12 @@ def forward_equivalents(recipe: Recipe, teacher: Model, device: str | None = Non
             loop.step()
     sample = counter.get_total_flops() / (COUNTED_STEPS * COUNTED_SAMPLES)
     accelerator.free_memory()
+    denoiser = teacher.denoiser
+    x = denoiser.process.prior(torch.full((1, denoiser.length), 0.5, dtype=torch.float64)).to(denoiser.device)
+    with torch.no_grad(), FlopCounterMode(display=False) as forward:  # of one sample: all positions are noise
+        denoiser.predict(x, torch.ones(1, device=denoiser.device), None).dense()
     drawn = pool_size(recipe)[1] * recipe.training.synthetic_steps
     trained = recipe.training.iterations * recipe.training.batch
     first = start_recipe(recipe)
     before = 0.0 if first is None else forward_equivalents(first, teacher, device)
-    return before + recipe.rounds * (trained * sample / one_forward(teacher) + drawn)
-
-
-@torch.no_grad()
-def one_forward(teacher: Model) -> int:
-    """Operations of one prediction of the teacher for one sample: all positions are noise."""
-    denoiser = teacher.denoiser
-    x = denoiser.process.prior(torch.full((1, denoiser.length), 0.5, dtype=torch.float64)).to(denoiser.device)
-    with FlopCounterMode(display=False) as counter:
-        denoiser.predict(x, torch.ones(1, device=denoiser.device), None).dense()
-    return int(counter.get_total_flops())
+    return before + recipe.rounds * (trained * sample / forward.get_total_flops() + drawn)

@@ -16,7 +16,7 @@ from di4c_cli.build import build_on_meta
 from di4c_cli.config import ModelConfig
 from di4c_cli.data.items import TensorItems
 from di4c_cli.data.source import probe
-from di4c_cli.data.stream import DataSpec, Shuffled, Source
+from di4c_cli.data.stream import Shuffled
 from di4c_cli.errors import Di4cError, UserError
 from di4c_cli.memory import peak_memory
 from di4c_cli.methods.di4c_config import Di4CConfig
@@ -134,12 +134,6 @@ def _files(recipe: Recipe, out: Path, memory: Memory) -> dict[str, int | None]:
     return {f"{out}/{name}": size for name, size in written.items()}
 
 
-def _random_symbols(spec: DataSpec, count: int) -> Source:
-    """Random symbols: a step takes as long as with data, and no data is read."""
-    label = None if spec.labels is None else torch.randint(spec.labels, (count,))
-    return Shuffled(TensorItems(torch.randint(spec.symbols, (count, spec.length)), label), replace(spec, flip=False))
-
-
 def _measure(
     recipe: Recipe, model: Model | None, memory: Memory, device: str | None, plan: BatchPlan, found: Preview
 ) -> None:
@@ -188,8 +182,11 @@ def trial_loop(recipe: Recipe, model: Model, accelerator: Accelerator) -> Traini
     context = RunContext(
         Path(), None, StopRequest(loud=False), lambda row: None, lambda step, tensors: None, lambda text: None
     )
-    source = _random_symbols(data_spec(recipe, model, 1), recipe.training.batch)
-    return TrainingLoop(accelerator, recipe, 1, method, source, context)
+    # a step takes as long as with data
+    spec, batch = data_spec(recipe, model, 1), recipe.training.batch
+    label = None if spec.labels is None else torch.randint(spec.labels, (batch,))
+    items = TensorItems(torch.randint(spec.symbols, (batch, spec.length)), label)
+    return TrainingLoop(accelerator, recipe, 1, method, Shuffled(items, replace(spec, flip=False)), context)
 
 
 def _seconds_of_pool(recipe: Recipe, teacher: Model) -> float:

@@ -21,7 +21,6 @@ from di4c_cli.memory import below_limits, gpu_memory, physical_memory
 from di4c_cli.methods.di4c_config import Di4CConfig
 from di4c_cli.methods.sdtt_config import SDTTConfig
 from di4c_cli.network.lora import targets
-from di4c_cli.network.lora_config import AdapterConfig
 from di4c_cli.recipe import Recipe
 from di4c_cli.training.plan import BatchPlan
 from di4c_cli.training.student_init import method_on_meta
@@ -193,8 +192,9 @@ def estimate(
         base = count(build_on_meta(teacher))
         half = adapter.base_precision == "bf16" and getattr(method.student.network, "half_base", False)
         frozen = base * (2 if half else FLOAT32_BYTES)
-        weights -= base * FLOAT32_BYTES
-        weights += _adapter_size(method.student.network, adapter) * FLOAT32_BYTES
+        network = method.student.network
+        layers = (network.get_parameter(f"{name}.weight") for name in targets(network, adapter))
+        weights += (adapter.rank * sum(sum(layer.shape) for layer in layers) - base) * FLOAT32_BYTES  # of A and B
     sequences = plan.micro * recipe.method.predictions_per_sample // plan.group
     casts = weights // 2 if recipe.training.precision != "fp32" else 0
     if casts and adapter is not None and not half:
@@ -213,12 +213,6 @@ def estimate(
         activations=activations,
         loss_chunk=loss,
     )
-
-
-def _adapter_size(network: nn.Module, adapter: AdapterConfig) -> int:
-    """Weights of the matrices A and B."""
-    weights = (network.get_parameter(f"{name}.weight") for name in targets(network, adapter))
-    return adapter.rank * sum(sum(weight.shape) for weight in weights)
 
 
 def _linear_size(network: nn.Module) -> int:

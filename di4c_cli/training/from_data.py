@@ -14,7 +14,7 @@ from di4c_cli import __version__, files
 from di4c_cli import codec as codecs
 from di4c_cli.build import build_denoiser, build_on_meta
 from di4c_cli.config import ModelConfig
-from di4c_cli.data.items import check_rows
+from di4c_cli.data.items import TensorItems, check_rows
 from di4c_cli.data.stream import DataSpec, Shuffled
 from di4c_cli.denoiser import Denoiser
 from di4c_cli.errors import Failure, UserError
@@ -61,7 +61,7 @@ class FromData:
         denoiser, labels = build_on_meta(self.config), self.config.labels
         model = Model(self.config, denoiser, None if self.codec_file is None else self.codec_file.parent)
         self.train, held_out = pretrain_data.open_data(recipe, model)
-        symbols = pretrain_data.all_symbols(self.train)
+        symbols = int(self.train.x.max()) + 1 if isinstance(self.train, TensorItems) else 0
         if self.train.length != denoiser.length or denoiser.symbols < symbols:
             raise UserError(
                 f"A teacher of {denoiser.length} positions and {denoiser.symbols} symbols does not fit "

@@ -14,8 +14,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -26,7 +26,7 @@ from di4c_cli.errors import UserError
 from di4c_cli.foreign.structured import read_yaml
 from di4c_cli.printable import printable
 from di4c_cli.recipe_file import nearest
-from di4c_cli.signals import LAUNCHER_VARIABLE, StoppedBySignal, patience
+from di4c_cli.signals import LAUNCHER_VARIABLE, StoppedBySignal, handled, patience
 
 FAILURE_GRACE_SECONDS = 5
 """Time that the other processes have to end by themselves after one has failed."""
@@ -134,24 +134,6 @@ class _Signal(Exception):
         self.number = number
 
 
-@contextmanager
-def _signals_raised() -> Iterator[None]:
-    """Inside, a signal raises `_Signal`; the previous handlers are restored afterwards."""
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        raise _Signal(number)
-
-    before: dict[int, Any] = {}
-    try:
-        with suppress(ValueError):  # not the main thread: signals stay as they are
-            for number in HANDLED_SIGNALS:
-                before[number] = signal.signal(number, handle)
-        yield
-    finally:
-        for restored, handler in before.items():
-            signal.signal(restored, handler)
-
-
 class _Ranks:
     """Processes in sessions of their own, so that a key press reaches only the launcher; rank 0 has the terminal."""
 
@@ -163,18 +145,10 @@ class _Ranks:
         """Start the process of the next rank; stderr of all but the first goes to a file."""
         rank = len(self.processes)
         given = os.environ | environment | {LAUNCHER_VARIABLE: str(os.getpid())}
-        log = self._log(rank).open("wb") if rank else None
+        log = (self.folder / f"stderr-{rank}").open("wb") if rank else None
         self.processes.append(subprocess.Popen(command, env=given, stderr=log, start_new_session=True))
         if log is not None:
             log.close()
-
-    def _log(self, rank: int) -> Path:
-        return self.folder / f"stderr-{rank}"
-
-    def last_line(self, rank: int) -> str:
-        """The last line that a process wrote to stderr; empty for rank 0, which writes to the terminal."""
-        lines = self._log(rank).read_text(errors="replace").strip().splitlines() if rank else []
-        return lines[-1] if lines else ""
 
     def end(self, number: int, seconds: float = FAILURE_GRACE_SECONDS) -> None:
         """Send a signal to all processes and wait; those that are left then are killed."""
@@ -189,9 +163,14 @@ class _Ranks:
                     process.wait(max(0.0, deadline - time.monotonic()))
 
 
+def _raise_signal(number: int, frame: FrameType | None) -> None:
+    raise _Signal(number)
+
+
 def _run(command: list[str], environments: list[dict[str, str]]) -> int:
     """Run a command once per environment; only the first process writes to the terminal."""
-    with patience(), tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, _signals_raised():
+    handlers = handled(HANDLED_SIGNALS, _raise_signal)
+    with patience(), tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, handlers:
         ranks = _Ranks(Path(folder))
         try:
             for environment in environments:
@@ -254,7 +233,11 @@ def _outcome(ranks: _Ranks, stopped: bool) -> int:
     ranks.end(signal.SIGKILL)  # a process that waits for a dead one does not react to other signals
     codes = {rank: process.returncode or 0 for rank, process in processes.items()}
     first = next((rank for rank in order if codes[rank]), None)
-    return 0 if first is None else common_exit_code(codes, first, stopped, ranks.last_line(first))
+    if first is None:
+        return 0
+    # rank 0 writes to the terminal
+    said = (ranks.folder / f"stderr-{first}").read_text(errors="replace").strip().splitlines() if first else []
+    return common_exit_code(codes, first, stopped, said[-1] if said else "")
 
 
 def common_exit_code(codes: Mapping[int, int], first: int, stopped: bool, detail: str = "") -> int:

@@ -136,7 +136,9 @@ class TrainingLoop:
                 self.save()
                 saved_at = progress.step
             if settings.sample_every and progress.step % settings.sample_every == 0:
-                self._sample()
+                tensors = self.ema.tensors()  # gathers shards, so all processes take part
+                if self.accelerator.is_main_process:
+                    self.context.sample(progress.step, tensors)
             if stop and not last:
                 raise Stopped(
                     f"Stopped after step {progress.step} of {settings.iterations} in round {progress.round}; "
@@ -166,11 +168,6 @@ class TrainingLoop:
         if warning and self.accelerator.is_main_process:
             self.context.warn(warning)
         self._movement = None
-
-    def _sample(self) -> None:
-        tensors = self.ema.tensors()  # gathers shards, so all processes take part
-        if self.accelerator.is_main_process:
-            self.context.sample(self.progress.step, tensors)
 
     def save(self) -> None:
         """Metrics first, so that a checkpoint never claims a step whose line is not on the disk."""
@@ -235,7 +232,9 @@ class TrainingLoop:
     def _backward(self, part: int) -> StepMetrics:
         progress, rank, figures = self.progress, self.accelerator.process_index, StepMetrics()
         suffix = f"/{part}" if part else ""
-        seed_dropout(self.recipe.seed, f"{progress.round}{suffix}", progress.step, rank)
+        # torch's global generator, which only dropout uses, so that a resumed run draws the same masks
+        (seed,) = sample_seeds(f"{self.recipe.seed}:dropout:{progress.round}{suffix}:{rank}", [progress.step])
+        torch.manual_seed(seed)
         for first in self.plan.starts(progress.step, rank):
             batch = self.source.read(first, self.plan.micro).to(self.accelerator.device)
             stream = f"train/{progress.round}{suffix}"
@@ -283,9 +282,3 @@ class TrainingLoop:
             f"from step {first} of round {progress.round} (precision {precision}); {where}.",
             advice,
         )
-
-
-def seed_dropout(seed: int, stream: str, step: int, rank: int) -> None:
-    """Seed torch's global generator, which only dropout uses, so that a resumed run draws the same masks."""
-    (value,) = sample_seeds(f"{seed}:dropout:{stream}:{rank}", [step])
-    torch.manual_seed(value)

@@ -19,13 +19,9 @@ from torch import Tensor
 from di4c_cli import files
 from di4c_cli.draw import finest
 from di4c_cli.errors import Failure, UserError
-from di4c_cli.foreign.regular import MAX_RECORD_BYTES, read_bytes
-from di4c_cli.foreign.structured import StructureError, parse_json
 from di4c_cli.training.pretrain_config import RunRecipe
-from di4c_cli.training.run_folder import flatten
+from di4c_cli.training.run_folder import MetricsRow, flatten, read_rows
 
-MetricsRow = dict[str, Any]
-"""One line of metrics.jsonl."""
 BOOKKEEPING_KEYS = {"round", "step", "grad_norm", "lr", "skipped", "seconds"}
 """Keys of a row that the training loop adds to the metrics of the loss."""
 
@@ -119,28 +115,6 @@ class MetricsFile:
     def close(self) -> None:
         """Close the file; nothing is buffered, so a full disk cannot make this fail."""
         self._file.close()
-
-
-def read_rows(path: Path) -> list[MetricsRow]:
-    """The complete lines of a metrics file; a torn last line is omitted, and so is one that no run writes."""
-    if not path.is_file():
-        return []
-    rows = []
-    for line in read_bytes(path, MAX_RECORD_BYTES, "training record").split(b"\n"):
-        try:
-            row = parse_json(line)
-        except StructureError:
-            continue
-        if _is_row(row):
-            rows.append(row)
-    return rows
-
-
-def _is_row(row: Any) -> bool:
-    """Round and step are integers, everything else is a number or missing."""
-    if not isinstance(row, dict) or any(type(row.get(key)) is not int for key in ("round", "step")):
-        return False
-    return all(value is None or isinstance(value, (int, float)) for value in row.values())
 
 
 def _line(row: MetricsRow) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -45,12 +44,10 @@ def panels(rows: list[MetricsRow], metrics: Sequence[str]) -> dict[str, list[str
 def draw_curves(rows: list[MetricsRow], path: Path, metrics: Sequence[str]) -> None:
     """The method's metrics, captured correlation and gradient norm over the steps of all rounds."""
     # imported here: matplotlib is slow to import, and a run needs it only at its end
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     shown = panels(rows, metrics) or {"no finite metric": []}
     figure = Figure(figsize=(8, 3 * len(shown)), layout="constrained")
-    FigureCanvasAgg(figure)
     round_ends = [i for i in range(1, len(rows)) if rows[i]["round"] != rows[i - 1]["round"]]
     grid = figure.subplots(len(shown), 1, sharex=True, squeeze=False)[:, 0]
     for axes, (title, names) in zip(grid, shown.items(), strict=True):
@@ -64,9 +61,7 @@ def draw_curves(rows: list[MetricsRow], path: Path, metrics: Sequence[str]) -> N
             axes.legend(fontsize=8, frameon=False)
         axes.grid(alpha=0.2)
     axes.set_xlabel("iteration (all rounds; dotted: a new round)")
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=110)
-    files.write_bytes(path, buffer.getvalue())
+    files.write_with(path, lambda file: figure.savefig(file, format="png", dpi=110))
 
 
 def write_samples(model: Model, folder: Path, round_number: int, step: int, seed: int) -> Path:

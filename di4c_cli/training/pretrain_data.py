@@ -164,8 +164,3 @@ def split(items: PackedItems, separator: int | None, share: float) -> tuple[Pack
         chosen = np.searchsorted(ends, np.arange(len(ids))) % every == every - 1
     train, rest = (PackedItems(ids[mask], items.length, items.where, items.frame) for mask in (~chosen, chosen))
     return train, rest
-
-
-def all_symbols(items: Items) -> int:
-    """The number of symbols that embedded data needs."""
-    return int(items.x.max()) + 1 if isinstance(items, TensorItems) else 0

@@ -29,7 +29,7 @@ from di4c_cli.errors import Di4cError, UserError
 from di4c_cli.limits import process_limit
 from di4c_cli.methods.latent_group import ALONE, LatentGroup
 from di4c_cli.numerics import allow_tf32
-from di4c_cli.signals import SAME_KEY_PRESS_SECONDS, patience
+from di4c_cli.signals import SAME_KEY_PRESS_SECONDS, handled, patience
 from di4c_cli.training.launch import check_launcher_variables
 
 COLLECTIVE_TIMEOUT = timedelta(hours=2)
@@ -220,21 +220,12 @@ class StopRequest:
 def stop_on_signal(loud: bool = True) -> Iterator[StopRequest]:
     """SIGINT and SIGTERM go to the request from its `listen` on; the block restores the previous handlers."""
     request = StopRequest(loud)
-    before: dict[int, Any] = {}
     with ExitStack() as stack:
 
         def listen() -> None:
             request.listen = lambda: None
             stack.enter_context(patience())
-            for number in (int(signal.SIGINT), int(signal.SIGTERM)):
-                try:
-                    before[number] = signal.signal(number, request)
-                except ValueError:  # not the main thread (a notebook's worker): signals stay as they are
-                    break
+            stack.enter_context(handled((signal.SIGINT, signal.SIGTERM), request))
 
         request.listen = listen
-        try:
-            yield request
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        yield request

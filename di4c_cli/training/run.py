@@ -36,7 +36,7 @@ from di4c_cli.training.processes import (
     on_main,
     stop_on_signal,
 )
-from di4c_cli.training.run_folder import RunFolder, RunState
+from di4c_cli.training.run_folder import RunFolder, RunState, checkpoint_folders
 from di4c_cli.training.start import RoundStart, StartingPoint
 from di4c_cli.training.student_init import build_method
 
@@ -182,7 +182,7 @@ class Run:
         """Train every round that is not finished, then draw the curves and write the run's model."""
         start_trackers(self.accelerator, self.recipe, self.folder.path.name)
         for number in range(1, self.recipe.rounds + 1):
-            if not self.folder.round_done(number):
+            if not (self.folder.round_model(number) / "config.json").is_file():
                 self.one_round(number)
             self.accelerator.wait_for_everyone()
         if self.accelerator.is_main_process:
@@ -194,7 +194,7 @@ class Run:
         """Train one round from its last checkpoint, if it has one, and write its model."""
         begin = self.start.round(number, self.folder.round_model(number - 1) if number > 1 else None)
         self.options.begin(self.recipe)
-        last = self.folder.last_checkpoint(number)
+        last = next(reversed(checkpoint_folders(self.folder.checkpoints(number))), None)
         metrics = self._metrics(number, last)
         with stop_on_signal(loud=self.accelerator.is_main_process) as stop:
             try:

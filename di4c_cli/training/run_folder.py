@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from enum import Enum
 from itertools import chain, count
 from pathlib import Path
@@ -14,6 +14,8 @@ from pydantic import ValidationError
 
 from di4c_cli import files, recipe_file
 from di4c_cli.errors import UserError
+from di4c_cli.foreign.regular import MAX_RECORD_BYTES, read_bytes
+from di4c_cli.foreign.structured import StructureError, parse_json
 from di4c_cli.teacher import safe
 from di4c_cli.training.pretrain_config import RunRecipe
 
@@ -29,6 +31,28 @@ CHANGEABLE_KEYS = {
     "training.workers",
 }
 """Recipe keys that do not change the trained model; a run may be resumed with other values."""
+
+
+MetricsRow = dict[str, Any]
+"""One line of metrics.jsonl."""
+
+
+def read_rows(path: Path) -> list[MetricsRow]:
+    """The complete lines of a metrics file; a torn last line is omitted, and so is one that no run writes.
+
+    Round and step are integers, everything else is a number or missing.
+    """
+    rows = []
+    for line in read_bytes(path, MAX_RECORD_BYTES, "training record").split(b"\n") if path.is_file() else []:
+        try:
+            row = parse_json(line)
+        except StructureError:
+            continue
+        if not isinstance(row, dict) or any(type(row.get(key)) is not int for key in ("round", "step")):
+            continue
+        if all(value is None or isinstance(value, (int, float)) for value in row.values()):
+            rows.append(row)
+    return rows
 
 
 def checkpoint_folders(root: Path) -> list[Path]:
@@ -71,19 +95,10 @@ class RunFolder:
         """Checkpoints of a round."""
         return self.round(number) / "checkpoints"
 
-    def round_done(self, number: int) -> bool:
-        """Whether a round has written its model."""
-        return (self.round_model(number) / "config.json").is_file()
-
-    def last_checkpoint(self, number: int) -> Path | None:
-        """The newest complete checkpoint of a round."""
-        found = checkpoint_folders(self.checkpoints(number))
-        return found[-1] if found else None
-
     def clean(self) -> None:
         """Remove the incomplete files of killed processes; the caller must hold the lock."""
         for folder in (self.path, *self.path.glob("round-*"), *self.path.glob("round-*/checkpoints")):
-            files.recover(folder / "student")
+            files.recover(folder / self.kind)
             for path in [*folder.glob(".*.part"), *folder.glob(".*.old")]:
                 files.remove(path)
 
@@ -105,7 +120,9 @@ class RunFolder:
         if stored is None:
             raise UserError(f"{self.recipe} is not a readable recipe.", hint)
         recipe_file.check_renamed_keys(recipe_file.dotted_keys(stored), f"The run in {self.path}", hint)
-        found = differences(_with_defaults(stored, type(recipe)), recipe.model_dump(mode="json"))
+        with suppress(ValidationError):  # keys that did not exist when it was written have their defaults
+            stored = type(recipe).model_validate(stored).model_dump(mode="json")
+        found = differences(stored, recipe.model_dump(mode="json"))
         if found:
             raise UserError(f"{self.path} holds a run of another recipe: {'; '.join(found)}.", hint)
         return RunState.FINISHED if (self.model / "config.json").is_file() else RunState.UNFINISHED
@@ -129,14 +146,6 @@ class RunFolder:
         """Copy the last round's model to the run's top, where its presence marks the run as finished."""
         with files.new_folder(self.model) as part:
             shutil.copytree(self.round_model(rounds), part, dirs_exist_ok=True)
-
-
-def _with_defaults(tree: dict[str, Any], schema: type[RunRecipe]) -> dict[str, Any]:
-    """A stored recipe; keys that did not exist when it was written have their defaults."""
-    try:
-        return schema.model_validate(tree).model_dump(mode="json")
-    except ValidationError:
-        return tree
 
 
 def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:

@@ -55,12 +55,9 @@ class StartingPoint(Protocol):
 
     def read(self) -> None:
         """Read and check everything that the first round needs; nothing is written."""
-        ...
 
     def round(self, number: int, previous: Path | None) -> RoundStart:
         """The start of round `number`; `previous` is the model folder of the round before."""
-        ...
 
     def card(self, config: ModelConfig, progress: Progress) -> str:
         """README.md of the trained model; may complete the provenance in `config`."""
-        ...

@@ -84,7 +84,12 @@ def prepare_evaluation(
         RunFolder(out / row.folder).state(recipe)
     recipe = rows[0][1]
     teacher = load(recipe.teacher, options.device, weights=recipe.init_weights)
-    check_information(sweep, rows, teacher)
+    seen = [row.label for row, own in rows if information(own, teacher.config.labels).endswith("labels")]
+    if sweep.labels == "none" and seen:
+        raise UserError(
+            f"{seen[0]} learns from labels, but {sweep.name} samples without labels.",
+            "Set training.label_dropout to 1 in this row, or `labels: uniform` in the sweep.",
+        )
     protocol = sweep_protocol(sweep, rows, teacher)
     context = ScorerContext(teacher, task_of(teacher), samples or protocol.n, out, options)
     name, scorers = fitting_scorer(context), []
@@ -96,16 +101,6 @@ def prepare_evaluation(
         scorers[0].score(x, teacher.decode(x))
     models = [EvaluatedModel(TEACHER_ROW, teacher, recipe.teacher)]
     return Evaluation(protocol, models, scorers, context.n, seed, out, context.task)
-
-
-def check_information(sweep: Sweep, rows: Rows, teacher: Model) -> None:
-    """A contest compares a student that saw labels with the labelled teacher only."""
-    seen = [row.label for row, recipe in rows if information(recipe, teacher.config.labels).endswith("labels")]
-    if sweep.labels == "none" and seen:
-        raise UserError(
-            f"{seen[0]} learns from labels, but {sweep.name} samples without labels.",
-            "Set training.label_dropout to 1 in this row, or `labels: uniform` in the sweep.",
-        )
 
 
 def with_students(evaluation: Evaluation, rows: Rows) -> Evaluation:

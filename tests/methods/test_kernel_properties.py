@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from di4c_cli.draw import first_above
 from di4c_cli.methods.di4c import dense_loss
 from di4c_cli.methods.kernels import LossInputs, LossOutput, TermWeights, evaluate
 from di4c_cli.methods.kernels.chunked import ChunkedLoss
 from di4c_cli.methods.kernels.head import FLOAT16_ROOM, float16_scale
-from di4c_cli.methods.kernels.targets import _first_above, inverse_cdf, product
+from di4c_cli.methods.kernels.targets import inverse_cdf, product
 from di4c_cli.process import Masked
 from tests.helpers.kernel_inputs import case, denoiser
 from tests.helpers.tables import stored
@@ -179,7 +180,7 @@ def test_inverse_cdf_draws_the_first_symbol_above_the_goal(seed: int, symbols: i
 def test_first_above_gives_the_last_symbol_with_weight_for_the_total() -> None:
     goal = torch.tensor([[1.0], [0.5], [0.0]], dtype=torch.float64)
     running = torch.tensor([[0.5, 1.0, 1.0]], dtype=torch.float64).repeat(3, 1)
-    assert _first_above(running, goal).flatten().tolist() == [1, 1, 0]
+    assert first_above(running, goal).flatten().tolist() == [1, 1, 0]
 
 
 def test_product_keeps_its_precision_under_autocast() -> None:

@@ -160,7 +160,7 @@ def test_resume_does_not_call_a_refused_read_damage(
     def refuse(*args: object) -> None:
         raise error
 
-    monkeypatch.setattr("di4c_cli.training.checkpoint._load_plain", refuse)
+    monkeypatch.setattr("di4c_cli.training.checkpoint.CheckpointedObjects.load_states", refuse)
     with pytest.raises(type(error)) as caught:
         distill(recipe, out, RunOptions())
     assert caught.value is error

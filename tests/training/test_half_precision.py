@@ -19,7 +19,14 @@ from di4c_cli.training.processes import StopRequest, make_accelerator
 from di4c_cli.training.student_init import build_method, new_student, student_config
 from tests.helpers.small_run import RandomSource
 
-TOYS = {"sdtt": "words", "duo": "words", "llada": "words", "maskgit": "digits", "tauldr": "pixels"}
+TOYS = {
+    "sdtt": "words",
+    "duo": "words",
+    "llada": "words",
+    "maskgit": "digits",
+    "tauldr": "pixels",
+    "runs/english": "words",
+}
 """Embedded teachers with the networks of the recipes' teachers."""
 STEPS = 3
 """Behind weights that start at zero gradients appear in later steps."""

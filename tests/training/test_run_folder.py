@@ -121,6 +121,13 @@ def test_default_out_resolves_a_relative_teacher(
     assert default_out(teacher, "digits", 0) == Path(f"runs/{name}-digits-s0")
 
 
+@pytest.mark.parametrize("kind", ["student", "teacher"])
+def test_clean_puts_back_a_model_that_was_being_replaced(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "round-1" / f".{kind}.old").mkdir(parents=True)
+    RunFolder(tmp_path, kind).clean()
+    assert [path.name for path in (tmp_path / "round-1").iterdir()] == [kind]
+
+
 def test_state_after_a_kill_while_the_recipe_was_written_is_new(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     (tmp_path / ".recipe.yaml.77.part").write_text("half")

@@ -62,8 +62,8 @@ class ChunkedLoss:
         probe = Probe(len(p.x_t), [chunk.b for chunk in chunks], p.x_t.device) if diagnostics else None
         for number, chunk in enumerate(chunks):
             rows = self.first_pass(chunk)
-            if probe is not None:
-                probe.remember(number, rows)
+            if probe is not None and len(probe.wanted[number]):
+                probe.kept.append(rows.take(probe.wanted[number]))
             if not (gradient and chunk.keep_log_probs):
                 chunk.log_p = None
             if not (gradient and chunk.keep_targets):

@@ -57,11 +57,6 @@ class Probe:
         self.wanted = [rows - first for rows, first in zip(wanted.split(counts), starts)] if chunks else []
         self.kept: list[ProbeRows] = []
 
-    def remember(self, number: int, rows: ProbeRows) -> None:
-        """Copy the wanted rows of chunk `number`."""
-        if len(self.wanted[number]):
-            self.kept.append(rows.take(self.wanted[number]))
-
     def figures(self, sums: Accumulators) -> dict[str, Tensor]:
         """Figures per sample, `(B,)`; those of a sample without rows are 0."""
         out = correlation(sums)

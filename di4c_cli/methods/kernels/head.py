@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from di4c_cli.methods.kernels.targets import wide
 from di4c_cli.numerics import precise
 
 
@@ -49,7 +48,8 @@ class Head:
 
     def logits(self, h: Tensor, d: Tensor) -> Tensor:
         """Rows h `(k, H)` at positions d `(k,)` -> `(k, S)`, float32 or wider."""
-        return wide(self.network.head(h, d))
+        logits: Tensor = self.network.head(h, d)
+        return logits.to(precise(logits.dtype))
 
     def start(self) -> None:
         """Gradients that `backward` adds to."""

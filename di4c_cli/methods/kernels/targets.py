@@ -8,15 +8,11 @@ import torch
 from torch import Tensor
 
 from di4c_cli.denoiser import Prediction
-from di4c_cli.draw import finest
+from di4c_cli.draw import finest, first_above
+from di4c_cli.numerics import precise
 
 CPU_CACHE_BYTES = 2 << 20
 """Size of the blocks of elementwise work on a CPU, which fit in the nearest cache."""
-
-
-def wide(x: Tensor) -> Tensor:
-    """Logits in float32 or wider; half precision is too coarse for log-probabilities."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def product(a: Tensor, b: Tensor) -> Tensor:
@@ -45,7 +41,8 @@ def averaged(
     x = prediction.x_t[sample, d[:, None]]
     unknown = prediction.process.unknown(x)
     row, latent = unknown.nonzero(as_tuple=True)
-    z = wide(prediction.logits(sample[row, latent], d[row]))
+    z = prediction.logits(sample[row, latent], d[row])
+    z = z.to(precise(z.dtype))
     mean = z.new_empty(len(d), z.shape[1])
     drawn = x.clone()
     pieces = list(groups(len(d), count * z.shape[1], z))
@@ -94,19 +91,9 @@ def inverse_cdf(weight: Tensor, uniform: Tensor) -> Tensor:
     tail = weight[:, blocks * block_size :].sum(-1, keepdim=True)
     upto = torch.cat((body, tail), 1).to(fine).cumsum(1)  # (k, blocks + 1)
     goal = uniform.to(fine)[:, None] * upto[:, -1:]
-    block = _first_above(upto, goal)
+    block = first_above(upto, goal)
     before = torch.where(block > 0, upto.gather(1, (block - 1).clamp_min(0)), 0.0)
     column = block * block_size + torch.arange(block_size, device=weight.device)
     inside = torch.where(column < symbols, weight.gather(1, column.clamp_max(symbols - 1)), 0)
-    place = _first_above(inside.to(fine).cumsum(1), goal - before)
+    place = first_above(inside.to(fine).cumsum(1), goal - before)
     return (block * block_size + place).squeeze(1)
-
-
-def _first_above(cumulative: Tensor, goal: Tensor) -> Tensor:
-    """First index `(k, 1)` whose running sum exceeds the goal, or the last one that adds to the sum.
-
-    The second case is rounding: block sums and running sums differ in the last bits.
-    """
-    index = torch.searchsorted(cumulative, goal, right=True)
-    last = torch.searchsorted(cumulative, cumulative[:, -1:].contiguous(), right=False)
-    return torch.minimum(index, last)

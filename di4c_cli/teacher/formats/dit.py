@@ -16,7 +16,7 @@ from di4c_cli.foreign.regular import is_regular
 from di4c_cli.latent.config import LatentConfig
 from di4c_cli.teacher import pickles
 from di4c_cli.teacher.bundle import Bundle, LoadOptions, strip
-from di4c_cli.teacher.formats.masked_lm import demand
+from di4c_cli.teacher.formats.masked_lm import Tree, demand
 from di4c_cli.teacher.model_files import ModelFiles, has_suffix
 
 TOKEN_TABLE = "vocab_embed.embedding"
@@ -27,8 +27,6 @@ BERT_SIZE = 30522
 SDTT_NAMES = {"width": "hidden_size", "depth": "n_blocks", "heads": "n_heads", "length": "length"}
 MDLM_NAMES = {"width": "hidden_dim", "depth": "n_blocks", "heads": "n_heads", "length": "model_length"}
 """Our names of settings and those of the two configurations; the others are the same in all three."""
-
-Tree = dict[str, Any]
 
 
 def is_sdtt_config(tree: Tree) -> bool:

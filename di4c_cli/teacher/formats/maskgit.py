@@ -45,7 +45,10 @@ def read(source: ModelFiles, options: LoadOptions) -> Bundle:
     path, checkpoint = found
     stored = pickles.tensors_of(checkpoint["model_state_dict"], path.name)
     tensors, renamed, unused = strip(stored, "module.", "")
-    tokenizer = _tokenizer(source, options)
+    if options.vqgan is None:
+        tokenizer = vqgan.read(source) if vqgan.detect(source) else None
+    else:  # by path, or as that of another teacher
+        tokenizer = vqgan.read(find(options.vqgan, LoadOptions(offline=options.offline)))
     network = sizes(tensors, options, tokenizer, path.name)
     unused |= {key: "training state" for key in checkpoint if key != "model_state_dict"}
     if tokenizer is not None:
@@ -98,10 +101,3 @@ def sizes(
         "labels": rows - 2 - codes,
         "dropout": 0.1,
     }
-
-
-def _tokenizer(source: ModelFiles, options: LoadOptions) -> vqgan.ImageTokenizer | None:
-    """The VQGAN that the user named, by path or as that of another teacher, or the one beside the model."""
-    if options.vqgan is not None:
-        return vqgan.read(find(options.vqgan, LoadOptions(offline=options.offline)))
-    return vqgan.read(source) if vqgan.detect(source) else None

@@ -59,7 +59,10 @@ def read(source: ModelFiles, options: LoadOptions) -> Bundle:
         unused.pop(EMA_KEY)
     latent = None
     if LATENT_WEIGHT in tensors:
-        latent = LatentConfig(inject="film", features="sinusoid", dim=_latent_dim(tree))
+        dim = 1 if tree is None else tree["model"].get("lam_raw_dim", 1)
+        if type(dim) is not int or not 1 <= dim <= 4096:
+            raise UserError(f"The tauLDR model has an impossible lam_raw_dim of {dim!r}.", "Check the file.")
+        latent = LatentConfig(inject="film", features="sinusoid", dim=dim)
     config = ModelConfig(
         kind="student" if latent else "teacher",
         name=source.name,
@@ -71,13 +74,6 @@ def read(source: ModelFiles, options: LoadOptions) -> Bundle:
         provenance={**source.origin, "format": NAME, "weights": weights},
     )
     return Bundle(config, tensors, path.name, renamed, unused)
-
-
-def _latent_dim(tree: dict[str, Any] | None) -> int:
-    dim = 1 if tree is None else tree["model"].get("lam_raw_dim", 1)
-    if type(dim) is not int or not 1 <= dim <= 4096:
-        raise UserError(f"The tauLDR model has an impossible lam_raw_dim of {dim!r}.", "Check the file.")
-    return dim
 
 
 def settings_of(tree: dict[str, Any] | None) -> tuple[dict[str, Any], dict[str, Any]]:
