@@ -65,7 +65,9 @@ def sentence(results: Results, found: Headline) -> str:
     if found.worse:
         return f"{start} worse than the teacher in {column(found.steps)} ({quality}): it saves no steps."
     if found.best:
-        compared = f"as good as the teacher in {_number(found.teacher_steps)}, near the teacher's best ({quality})"
+        compared = (
+            f"as good as the teacher in {_number(found.teacher_steps)}, where the teacher is near its best ({quality})"
+        )
     else:
         compared = f"as good as the teacher in {_number(found.teacher_steps)} ({quality})"
     fewer = found.teacher_steps / found.steps

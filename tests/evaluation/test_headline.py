@@ -49,8 +49,8 @@ def results(
         ),
         (
             {2: 3.0, 4: 3.0},
-            "In 2 steps the student is as good as the teacher in 8, near the teacher's best (Fréchet distance): 4 times"
-            " fewer steps, with 0.50 of the teacher's recall, both with labels.",
+            "In 2 steps the student is as good as the teacher in 8, where the teacher is near its best (Fréchet"
+            " distance): 4 times fewer steps, with 0.50 of the teacher's recall, both with labels.",
         ),
         (
             {2: 25.0},
