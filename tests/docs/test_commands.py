@@ -105,6 +105,8 @@ def lay_out(judge: Path) -> None:
     shutil.copy(GOLDEN / "tauldr" / "teacher" / "config" / "config_001.yaml", ".")
     shutil.copytree(GOLDEN / "bert", "my-masked-lm")
     shutil.copytree(GOLDEN / "mdlm", "my-mdlm")
+    for name in ("english", "english-sdtt"):
+        shutil.copytree(ROOT / "di4c_cli" / "embedded" / "words" / "teacher", f"runs/{name}")
     np.save("points.npy", np.random.default_rng(0).integers(0, 50, size=(200, 2)))
     torch.jit.script(Scan()).save("inception.pt")
     images = np.random.default_rng(0).integers(0, 24, size=(30, 8, 8, 3)).astype(np.uint8)
