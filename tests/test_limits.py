@@ -227,6 +227,13 @@ def test_training_step_beyond_the_memory_is_rejected(monkeypatch: pytest.MonkeyP
     estimate.check_memory(memory)
 
 
+def test_pretraining_step_beyond_the_memory_is_rejected(tmp_path: Path) -> None:
+    flags = ("--recipe", "pretrain/digits", "--set", f"training.batch={schema.MAX_BATCH}")
+    result = call("pretrain", *flags, "--out", str(tmp_path / "run"))
+    assert result.exit_code == 2 and "A training step needs about" in result.stderr, result.stderr
+    assert not (tmp_path / "run").exists()
+
+
 def test_check_threads_follows_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
     limits.check_threads(32)

@@ -23,6 +23,7 @@ from di4c_cli.methods.sdtt_config import SDTTConfig
 from di4c_cli.network.lora import targets
 from di4c_cli.recipe import Recipe
 from di4c_cli.training.plan import BatchPlan
+from di4c_cli.training.pretrain_config import RunRecipe
 from di4c_cli.training.student_init import method_on_meta
 
 FLOAT32_BYTES = 4
@@ -136,7 +137,7 @@ def _hidden(denoiser: Denoiser) -> Tensor:
     return out
 
 
-def activation_bytes(denoiser: Denoiser, recipe: Recipe, sequences: int, gpu: bool) -> int:
+def activation_bytes(denoiser: Denoiser, recipe: RunRecipe, sequences: int, gpu: bool) -> int:
     """Of `sequences` in each pass with a graph, with the student at u and the teacher beside the student at t."""
     half = recipe.training.precision != "fp32"
     saved, size = saved_bytes(denoiser, half, gpu), 2 if half else FLOAT32_BYTES
@@ -153,7 +154,7 @@ def _blocks(network: nn.Module) -> int:
     return max(1, len(stack) if isinstance(stack, nn.ModuleList) else 4 * int(stack))
 
 
-def loss_bytes(denoiser: Denoiser, recipe: Recipe, micro: int, gpu: int | None) -> int:
+def loss_bytes(denoiser: Denoiser, recipe: RunRecipe, micro: int, gpu: int | None) -> int:
     """Of the loss where nothing is known: what is kept between its two passes, and one chunk of rows at work."""
     method = recipe.method
     chunk, cache = method.loss_memory(gpu)
@@ -178,7 +179,7 @@ def _head_bytes(denoiser: Denoiser, row: int) -> int:
 
 
 def estimate(
-    config: ModelConfig, teacher: ModelConfig, recipe: Recipe, plan: BatchPlan, gpu: int | None = None
+    config: ModelConfig, teacher: ModelConfig, recipe: RunRecipe, plan: BatchPlan, gpu: int | None = None
 ) -> Memory:
     """Peak memory of one process, here or on a GPU of `gpu` bytes; what the frameworks take comes on top.
 
@@ -242,7 +243,7 @@ def check_memory(memory: Memory) -> None:
     if memory.total > have:
         raise UserError(
             f"A training step needs about {memory.total / 2**30:.0f} GB, and this machine has {have / 2**30:.0f} GB.",
-            "Use a smaller --micro-batch or --batch; `di4c distill --dry-run` estimates the need.",
+            "Use a smaller --batch or `training.micro_batch`.",
         )
 
 

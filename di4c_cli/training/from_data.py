@@ -22,7 +22,9 @@ from di4c_cli.model import Model, load
 from di4c_cli.noise import sample_seeds
 from di4c_cli.training import pretrain_data
 from di4c_cli.training.checkpoint import Progress
+from di4c_cli.training.estimate import check_memory, estimate
 from di4c_cli.training.held_out import HeldOut
+from di4c_cli.training.plan import recipe_plan
 from di4c_cli.training.pretrain_config import PretrainConfig
 from di4c_cli.training.start import RoundStart
 from di4c_cli.training.student_init import method_on_meta, public_name, teacher_network
@@ -58,6 +60,9 @@ class FromData:
             method_on_meta(recipe, self.config)
         except UserError as error:
             raise UserError(f"The recipe {recipe.name}: {error.message}", "Change that in the recipe.") from error
+        if self.accelerator.device.type == "cpu":
+            plan = recipe_plan(recipe, self.accelerator.num_processes)
+            check_memory(estimate(self.config, self.config, recipe, plan))
         denoiser, labels = build_on_meta(self.config), self.config.labels
         model = Model(self.config, denoiser, None if self.codec_file is None else self.codec_file.parent)
         self.train, held_out = pretrain_data.open_data(recipe, model)
