@@ -177,6 +177,18 @@ def check(config: ModelConfig) -> None:
         problem = f"λ with {latent.dim} numbers at every position is beyond any model."
     if problem:
         raise UserError(problem, CHECK_CONFIG)
+    if config.codec.get("type") == "pixels":
+        check_pixels(config.codec)
+
+
+def check_pixels(codec: dict[str, Any]) -> tuple[tuple[int, ...], int]:
+    """Image shape and grey levels of a codec entry of pixels."""
+    shape, levels = codec.get("shape"), codec.get("levels")
+    sides = list(shape) if isinstance(shape, (list, tuple)) else []
+    sound = len(sides) == 3 and all(type(side) is int and side > 0 for side in sides)
+    if not sound or type(levels) is not int or levels < 2:
+        raise UserError("The codec's image shape or number of levels is impossible.", CHECK_CONFIG)
+    return tuple(sides), levels
 
 
 def process_limit(devices: int, oversubscribe: bool = False) -> int:

@@ -101,6 +101,7 @@ def test_limits_handle_every_absurd_number(folder: Path, value: Any) -> None:
         ({"process.scheduel": "linear"}, "process settings are impossible"),
         ({"di4c": 99}, "newer di4c"),
         ({"kind": "pupil"}, "kind"),
+        ({"codec": {"type": "pixels", "levels": 8}}, "image shape or number of levels"),
         ({"network.width": 12}, "does not fit the network"),
     ],
 )

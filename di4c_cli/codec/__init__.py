@@ -15,7 +15,7 @@ from di4c_cli.codec.vq import Vq
 from di4c_cli.errors import UserError
 from di4c_cli.foreign.regular import is_plain_name
 from di4c_cli.foreign.tokenizer import MAX_VOCABULARY
-from di4c_cli.limits import CHECK_CONFIG
+from di4c_cli.limits import CHECK_CONFIG, check_pixels
 
 __all__ = ["Codec", "build", "locate"]
 
@@ -30,21 +30,12 @@ def build(config: dict[str, Any], folder: Path | None = None, tensors: dict[str,
     if kind == "none":
         return Plain()
     if kind == "pixels":
-        return _pixels(options)
+        return Pixels(*check_pixels(options))
     if kind == "text":
         return _text(options, folder)
     if kind == "vq":
         return Vq(locate(options, folder) if tensors is None else tensors, options.get("vqgan"))
     raise UserError(f"Unknown codec type '{kind}'.", "Known: none, pixels, text, vq.")
-
-
-def _pixels(options: dict[str, Any]) -> Codec:
-    shape, levels = options.get("shape"), options.get("levels")
-    sides = list(shape) if isinstance(shape, (list, tuple)) else []
-    sound = len(sides) == 3 and all(type(side) is int and side > 0 for side in sides)
-    if not sound or type(levels) is not int or levels < 2:
-        raise UserError("The codec's image shape or number of levels is impossible.", CHECK_CONFIG)
-    return Pixels(tuple(sides), levels)
 
 
 def _text(options: dict[str, Any], folder: Path | None) -> Codec:
