@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from di4c_cli.errors import UserError
 from di4c_cli.latent.config import LatentConfig
 from di4c_cli.latent.injection import ConditionedTransformer
+from di4c_cli.network.attention import attention
 from di4c_cli.network.rotary import Rotary, rotate
 from di4c_cli.numerics import checkpointed, precise, sinusoid, without_autocast
 
@@ -81,7 +82,7 @@ class Block(nn.Module):
             q = rotate(F.linear(x[:, at], weight[:width]).unflatten(2, (self.heads, -1)), cos[at], sin[at])
             k, v = F.linear(x, weight[width:]).unflatten(2, (2, self.heads, -1)).unbind(2)
             q, k, v = (part.transpose(1, 2) for part in (q, rotate(k, cos, sin), v))
-        mixed = F.scaled_dot_product_attention(q, k, v)
+        mixed = attention(q, k, v)
         return self.attn_out(mixed.transpose(1, 2).flatten(2))
 
     def forward(self, x: Tensor, modulation: Tensor, cos: Tensor, sin: Tensor, at: Tensor | None = None) -> Tensor:

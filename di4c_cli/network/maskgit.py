@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from di4c_cli.errors import UserError
 from di4c_cli.latent.config import LatentConfig
 from di4c_cli.latent.injection import ConditionedTransformer
+from di4c_cli.network.attention import attention
 from di4c_cli.numerics import checkpointed, without_autocast
 
 OUTER_EPS = 1e-12  # of the layer norms before and after the blocks; the blocks use torch's 1e-5
@@ -39,7 +40,7 @@ class FusedAttention(nn.Module):
             q = F.linear(x[:, at], weight[:width], bias[:width]).unflatten(2, (self.heads, -1)).transpose(1, 2)
             k, v = F.linear(x, weight[width:], bias[width:]).unflatten(2, (2, self.heads, -1)).transpose(1, 3).unbind(2)
         dropout = self.dropout if self.training else 0.0
-        mixed = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout)
+        mixed = attention(q, k, v, dropout)
         return self.out_proj(mixed.transpose(1, 2).flatten(2))
 
 
