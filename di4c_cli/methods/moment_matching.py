@@ -48,10 +48,14 @@ MIN_DIVERSITY = 0.85
 
 
 def sample_times(config: MomentMatchingConfig, noise: Noise) -> tuple[Tensor, Tensor]:
-    """t and s `(B,)`, 0 < t - s ≤ 1/k with k drawn from `steps`; t is 1 with probability `one_share`."""
+    """t and s `(B,)`: t - s = u^gap_power / k, u uniform, k drawn from `steps`; t is 1 with probability `one_share`.
+
+    Where t = 1 and s is near 1, nearly nothing is known at x_s. Only there do the student's marginals meet the
+    teacher's, so these times keep the shares of the data's modes (classes); a power above 1 draws them more often.
+    """
     choice = noise.uniform("steps")
     k = torch.tensor(config.steps, dtype=choice.dtype, device=choice.device)[(choice * len(config.steps)).long()]
-    gap, place = (1 - noise.uniform("gap")) / k, noise.uniform("t")
+    gap, place = (1 - noise.uniform("gap")) ** config.gap_power / k, noise.uniform("t")
     t = torch.floor(place * k + 1) / k if config.on_grid else (place + gap).clamp_max(1)
     at_one = noise.uniform("t/one") < config.one_share
     s = torch.where(at_one, 1 - gap, t - gap if config.on_grid else place)

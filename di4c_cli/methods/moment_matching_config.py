@@ -27,6 +27,9 @@ class MomentMatchingConfig(MethodConfig):
         [1, 2, 4, 8], min_length=1, description="numbers of sampling steps k, drawn per sample; t - s is at most 1/k"
     )
     one_share: float = Field(0.25, ge=0, le=1, description="probability that t is 1, where nothing is known")
+    gap_power: float = Field(
+        1.0, ge=1, le=10, description="t - s is u^gap_power / k, u uniform; above 1, x_s is near x_t more often"
+    )
     on_grid: bool = Field(False, description="t is a multiple of 1/k, as in sampling; otherwise s is uniform in [0, 1]")
     teacher_weight: float = Field(
         1.0, ge=0, le=1e6, description="weight of the teacher's prediction in the auxiliary network's target"

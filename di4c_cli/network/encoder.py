@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from di4c_cli.latent.injection import ConditionedTransformer
+from di4c_cli.network.attention import attention
 from di4c_cli.network.rotary import Rotary, rotate
 from di4c_cli.numerics import checkpointed, precise, without_autocast
 
@@ -51,9 +52,7 @@ class GroupedAttention(nn.Module):
             q = rotate(q, cos, sin) if at is None else rotate(q, cos[at], sin[at])
             k = rotate(k, cos, sin)
         q, k, v = (part.transpose(1, 2) for part in (q, k, v))
-        grouped = self.kv_heads != self.heads
-        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, enable_gqa=grouped)
-        return self.o_proj(mixed.transpose(1, 2).flatten(2))
+        return self.o_proj(attention(q, k, v, seen=seen).transpose(1, 2).flatten(2))
 
 
 class EncoderBlock(nn.Module):

@@ -32,7 +32,7 @@ def test_half_precision_has_the_exact_values_and_gradients(dtype: torch.dtype) -
 
 def test_the_fused_kernel_serves_all_other_cases(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
-    monkeypatch.setattr(F, "scaled_dot_product_attention", lambda q, k, v, dropout_p: calls.append(dropout_p) or q)
+    monkeypatch.setattr(F, "scaled_dot_product_attention", lambda q, k, v, dropout_p, **_: calls.append(dropout_p) or q)
     half = inputs(torch.bfloat16)
     attention(*half)
     assert not calls
