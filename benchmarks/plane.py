@@ -113,7 +113,7 @@ def trained(density: str, seed: int, given: argparse.Namespace) -> dict[str, Pat
     folders = {"teacher": teacher / "teacher"}
     for method in given.methods:
         out = work / method
-        flags = ("--seed", seed, "--out", out, *given.limit)
+        flags = ("--data", data, "--seed", seed, "--out", out, *given.limit)
         run("distill", "--recipe", f"bench-2d/{method}", "--teacher", folders["teacher"], *flags)
         folders[method] = out / "student"
     return folders
