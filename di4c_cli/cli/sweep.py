@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 
 def sweep(
     recipe: Annotated[str, typer.Argument(help="A sweep from `di4c recipes`, e.g. contest/words.")],
+    row: Annotated[list[str] | None, typer.Option(help="Only the row with this label; may be repeated.")] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, max=64, help="Training seeds of every row; default: the sweep's own.")
+    ] = None,
     base: Annotated[str | None, typer.Option(help="Recipe that the rows modify; default: the sweep's own.")] = None,
     teacher: Annotated[
         str | None, typer.Option("--teacher", "-t", help="Teacher of all rows; default: the recipe's.")
@@ -58,12 +62,13 @@ def sweep(
     flags = {"teacher": teacher, "data": data, "training.iterations": iterations}
     overrides = {key: value for key, value in flags.items() if value is not None}
     overrides |= dict(recipe_file.parse_assignment(text) for text in settings or [])
-    table = read_sweep(recipe)
-    seeds = range(seed, seed + table.seeds)
-    students = [row_recipes(table, base, {"seed": one, **overrides}) for one in seeds]
+    table = read_sweep(recipe, row, seeds)
+    every = range(seed, seed + table.seeds)
+    students = [row_recipes(table, base, {"seed": one, **overrides}) for one in every]
     named = [Path(part).stem if part.endswith((".yaml", ".yml")) else part for part in (table.name, base) if part]
     folder = out or Path("runs") / f"sweep-{file_name('-'.join(named))}-s{seed}"
-    folders = [folder / f"s{one}" for one in seeds] if table.seeds > 1 else [folder]
+    contest = table.labels is not None  # where another command may add seeds
+    folders = [folder / f"s{one}" for one in every] if contest or table.seeds > 1 else [folder]
 
     # after the checks, because torch is slow to import
     from di4c_cli.process_group import process_group
@@ -78,14 +83,14 @@ def sweep(
         options = ScorerOptions(judge, features, reference, group.device, feature_input)
         prepare = [
             partial(prepare_evaluation, table, rows, place, one, options, samples, dry_run)
-            for rows, place, one in zip(students, folders, seeds)
+            for rows, place, one in zip(students, folders, every)
         ]
         if dry_run:
             title = f"{table.name} on {students[0][0][1].name}"
             _preview(title, students[0], folders[0], prepare[0], (processes or 1, device, oversubscribe), as_json)
             return
         ready = [one() for one in prepare]  # rejects before the training what would stop it afterwards
-        found = [_run(rows, one, device, group, bool(table.labels)) for rows, one in zip(students, ready)]
+        found = [_run(rows, one, device, group, contest) for rows, one in zip(students, ready)]
         if group.main:
             _finish(found, folder, as_json)
 

@@ -77,8 +77,8 @@ class Sweep(Section):
         return dict(zip(self.metrics, figures.get(steps, ())))
 
 
-def read_sweep(name: str) -> Sweep:
-    """A sweep by name or path; a recipe of another kind is rejected."""
+def read_sweep(name: str, rows: list[str] | None = None, seeds: int | None = None) -> Sweep:
+    """A sweep by name or path, of all rows or those with these labels; a recipe of another kind is rejected."""
     kind = recipe_file.kind_of(name)
     if kind != "sweep":
         known = [other for other in recipe_file.names() if recipe_file.kind_of(other) == "sweep"]
@@ -87,7 +87,13 @@ def read_sweep(name: str) -> Sweep:
     folders = [row.folder for row in sweep.rows]
     if len(set(folders)) < len(folders) or "" in folders:
         raise UserError(f"Two rows of {name} have the same label.", "Give every row its own label.")
-    return sweep
+    labels = [row.label for row in sweep.rows]
+    for wanted in rows or []:
+        if wanted not in labels:
+            near = recipe_file.nearest(wanted, labels)
+            raise UserError(f"{name} has no row '{wanted}'.{near}", f"Its rows: {'; '.join(labels)}.")
+    chosen = [row for row in sweep.rows if not rows or row.label in rows]
+    return sweep.model_copy(update={"rows": chosen, "seeds": seeds or sweep.seeds})
 
 
 def row_recipes(sweep: Sweep, base: str | None, overrides: dict[str, Any]) -> list[tuple[SweepRow, Recipe]]:

@@ -101,6 +101,10 @@ def test_contest_trains_measures_and_resumes(tmp_path: Path) -> None:
     assert entries["sdtt"].information == "teacher only, labels" and (entries["sdtt"].forwards or 0) > 0
     assert {entry.row for entry in results.steps_saved} == {"sdtt", "matching", "matching, hand-off"}
 
+    part = CliRunner().invoke(app, [*command, "--json", "--row", "matching", "--seeds", "1"])
+    assert part.exit_code == 0 and "Drawing" not in part.stderr, "the runs of the whole contest serve"
+    assert {cell["row"] for cell in json.loads(part.stdout)["cells"]} == {"teacher", "matching", "matching, hand-off"}
+
     again = CliRunner().invoke(app, [*command, "--json"])
     assert again.exit_code == 0 and "Drawing" not in again.stderr
     first = json.loads(results.model_dump_json())["cells"]

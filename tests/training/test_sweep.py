@@ -63,6 +63,14 @@ def test_read_sweep_rejects_mistakes(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace("rows: [", "rows: [{label: A, set: {}}, "))
     with pytest.raises(UserError, match="same label"):
         read_sweep(str(path))
+    with pytest.raises(UserError, match=r"no row 'sdt'\. Did you mean 'sdtt'"):
+        read_sweep("contest/words", ["sdt"])
+
+
+def test_read_sweep_of_chosen_rows_and_seeds() -> None:
+    chosen = read_sweep("contest/words", ["sdtt", "di4c"], 2)
+    assert [row.label for row in chosen.rows] == ["di4c", "sdtt"] and chosen.seeds == 2
+    assert len(read_sweep("contest/words").rows) > 2 and read_sweep("contest/words").seeds == 3
 
 
 @pytest.mark.parametrize(("name", "label"), [("ablations/alpha", "alpha-ab"), ("ablations/latents", "lam-ab")])
