@@ -32,7 +32,7 @@ def sweep(
     recipe: Annotated[str, typer.Argument(help="A sweep from `di4c recipes`, e.g. contest/words.")],
     row: Annotated[list[str] | None, typer.Option(help="Only the row with this label; may be repeated.")] = None,
     seeds: Annotated[
-        int | None, typer.Option(min=1, max=64, help="Training seeds of every row; default: the sweep's own.")
+        int | None, typer.Option(min=1, max=64, help="Number of seeds, from --seed on; default: the sweep's own.")
     ] = None,
     base: Annotated[str | None, typer.Option(help="Recipe that the rows modify; default: the sweep's own.")] = None,
     teacher: Annotated[
@@ -47,7 +47,7 @@ def sweep(
     feature_input: Annotated[str, typer.Option(help="Its input: bytes, tf299, tf299-stretched, torch299.")] = "bytes",
     reference: Annotated[Path | None, typer.Option(help="Real images or their .npz statistics.")] = None,
     judge: Annotated[str | None, typer.Option(help="Causal judge of texts: Hub id, folder or .gguf file.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of training and sampling.")] = 0,
+    seed: Annotated[int, typer.Option(help="First seed of training and sampling.")] = 0,
     out: Annotated[
         Path | None, typer.Option(help="Folder of the runs; default: runs/sweep-<name>[-<base>]-s<seed>.")
     ] = None,
@@ -64,6 +64,7 @@ def sweep(
     overrides |= dict(recipe_file.parse_assignment(text) for text in settings or [])
     table = read_sweep(recipe, row, seeds)
     every = range(seed, seed + table.seeds)
+    part = "".join(f"{one.folder}-" for one in table.rows) if row else ""  # the files of the whole sweep stay
     students = [row_recipes(table, base, {"seed": one, **overrides}) for one in every]
     named = [Path(part).stem if part.endswith((".yaml", ".yml")) else part for part in (table.name, base) if part]
     folder = out or Path("runs") / f"sweep-{file_name('-'.join(named))}-s{seed}"
@@ -90,13 +91,13 @@ def sweep(
             _preview(title, students[0], folders[0], prepare[0], (processes or 1, device, oversubscribe), as_json)
             return
         ready = [one() for one in prepare]  # rejects before the training what would stop it afterwards
-        found = [_run(rows, one, device, group, contest) for rows, one in zip(students, ready)]
+        found = [_run(rows, one, device, group, contest, part) for rows, one in zip(students, ready)]
         if group.main:
-            _finish(found, folder, as_json)
+            _finish(found, folder, f"{part}{table.seeds}-seeds-" if seeds else part, as_json)
 
 
 def _run(
-    rows: Rows, evaluation: Evaluation, device: str | None, group: ProcessGroup, contest: bool
+    rows: Rows, evaluation: Evaluation, device: str | None, group: ProcessGroup, contest: bool, part: str
 ) -> tuple[Results, EvaluationProtocol]:
     """Train every row with all processes, then divide the evaluation; the main process writes its results."""
     from di4c_cli.report.page import write_all
@@ -116,20 +117,20 @@ def _run(
             results = with_command(evaluation.run(advance, group))
         if contest:
             results = with_compute(results, rows, evaluation.models[0].model)
-        for path in write_all(results, folder) if group.main else []:
+        for path in write_all(results, folder, prefix=part) if group.main else []:
             say(f"wrote {path}")
     return results, evaluation.protocol
 
 
-def _finish(found: list[tuple[Results, EvaluationProtocol]], folder: Path, as_json: bool) -> None:
-    """Print the results; those of several seeds as one, which is written too."""
+def _finish(found: list[tuple[Results, EvaluationProtocol]], folder: Path, part: str, as_json: bool) -> None:
+    """Print the results; those of several seeds as one, which is written too, with the prefix `part`."""
     from di4c_cli.report.page import write_all
     from di4c_cli.training.sweep import merge_seeds
 
     (results, protocol), every = found[0], [one for one, _ in found]
     if len(every) > 1:
         results = merge_seeds(every)
-        for path in write_all(results, folder):
+        for path in write_all(results, folder, prefix=part):
             say(f"wrote {path}")
     if as_json:
         emit_json(results.model_dump(mode="json"))
@@ -174,7 +175,9 @@ def _preview(
             body.append([row.label, *sizes, memory, step, total, row.folder, one.run])
         show_table(f"{title}, runs in {folder}", header, body)
         times = [one.total_seconds for one in found if one.total_seconds is not None]
-        said = f"{duration(sum(times))} for {len(times)} rows ({found[0].measured})" if times else found[0].measured
+        said = (
+            f"{duration(sum(times))} a seed for {len(times)} rows ({found[0].measured})" if times else found[0].measured
+        )
         facts = {"teacher": found[0].teacher, "data": found[0].data, "training": said, "measured": measured}
         for name, text in facts.items():
             emit(f"{name:<9} {text}")

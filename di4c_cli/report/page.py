@@ -69,16 +69,16 @@ def write_page(results: Results, folder: Path, run: Path | None = None, path: Pa
     return target
 
 
-def write_all(results: Results, out: Path, run: Path | None = None) -> list[Path]:
-    """Write results.json, the plot and the page, and return their paths."""
-    paths = [out / "results.json"]
+def write_all(results: Results, out: Path, run: Path | None = None, prefix: str = "") -> list[Path]:
+    """Write results.json, the plot and the page, and return their paths; a prefix of their names keeps other files."""
+    paths = [out / f"{prefix}results.json"]
     results.save(paths[0])
     if results.main_figure and any(cell.steps is not None for cell in results.cells):
-        paths.append(out / "quality.png")
+        paths.append(out / f"{prefix}quality.png")
         heading = f"{results.title}, n = {max(cell.n for cell in results.cells)}"
         files.write_bytes(paths[-1], as_png(main_chart(results), heading))
     paths += [out / results.comparison] if results.comparison else []
-    return [*paths, write_page(results, out, run)]
+    return [*paths, write_page(results, out, run, out / f"{prefix}report.html")]
 
 
 def locate(path: Path | None) -> Path:

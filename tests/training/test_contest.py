@@ -104,6 +104,9 @@ def test_contest_trains_measures_and_resumes(tmp_path: Path) -> None:
     part = CliRunner().invoke(app, [*command, "--json", "--row", "matching", "--seeds", "1"])
     assert part.exit_code == 0 and "Drawing" not in part.stderr, "the runs of the whole contest serve"
     assert {cell["row"] for cell in json.loads(part.stdout)["cells"]} == {"teacher", "matching", "matching, hand-off"}
+    assert load_results(tmp_path / "out") == results, "a part keeps the files of the whole"
+    assert len(load_results(tmp_path / "out" / "s0").cells) == len(results.cells)
+    assert (tmp_path / "out" / "s0" / "matching-report.html").is_file()
 
     again = CliRunner().invoke(app, [*command, "--json"])
     assert again.exit_code == 0 and "Drawing" not in again.stderr
