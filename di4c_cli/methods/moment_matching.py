@@ -43,19 +43,21 @@ from di4c_cli.process import Masked, Process
 
 MIN_MASK_SHARE = 0.05
 """Smallest m_s in the weight 1/m_s."""
+MIN_GAP = 1e-6
+"""Smallest k (t - s); with smaller ones s may round to t."""
 MIN_DIVERSITY = 0.85
 """Share of the data's collision entropy below which the student's diversity counts as collapsing."""
 
 
 def sample_times(config: MomentMatchingConfig, noise: Noise) -> tuple[Tensor, Tensor]:
-    """t and s `(B,)`: t - s = u^gap_power / k, u uniform, k drawn from `steps`; t is 1 with probability `one_share`.
+    """t and s `(B,)`, 0 < t - s ≤ u^gap_power / k, u uniform, k from `steps`; t is 1 with probability `one_share`.
 
     Where t = 1 and s is near 1, nearly nothing is known at x_s. Only there do the student's marginals meet the
     teacher's, so these times keep the shares of the data's modes (classes); a power above 1 draws them more often.
     """
     choice = noise.uniform("steps")
     k = torch.tensor(config.steps, dtype=choice.dtype, device=choice.device)[(choice * len(config.steps)).long()]
-    gap, place = (1 - noise.uniform("gap")) ** config.gap_power / k, noise.uniform("t")
+    gap, place = (1 - noise.uniform("gap")).pow(config.gap_power).clamp_min(MIN_GAP) / k, noise.uniform("t")
     t = torch.floor(place * k + 1) / k if config.on_grid else (place + gap).clamp_max(1)
     at_one = noise.uniform("t/one") < config.one_share
     s = torch.where(at_one, 1 - gap, t - gap if config.on_grid else place)

@@ -18,7 +18,7 @@ Angles = tuple[Tensor, Tensor]
 
 
 class GroupedAttention(nn.Module):
-    """Bidirectional attention on SDPA; `heads` query heads share `kv_heads` key heads. PEFT knows the layers' names."""
+    """Bidirectional attention; `heads` query heads share `kv_heads` key heads. PEFT knows the layers' names."""
 
     def __init__(
         self,
@@ -59,10 +59,10 @@ class EncoderBlock(nn.Module):
     """Attention and MLP with their norms before them (Llama, ESM) or after the sums (BERT)."""
 
     def __init__(
-        self, attention: GroupedAttention, mlp: nn.Module, norm: Callable[[], nn.Module], pre_norm: bool, dropout: float
+        self, attend: GroupedAttention, mlp: nn.Module, norm: Callable[[], nn.Module], pre_norm: bool, dropout: float
     ) -> None:
         super().__init__()
-        self.self_attn, self.mlp, self.norm1, self.norm2 = attention, mlp, norm(), norm()
+        self.self_attn, self.mlp, self.norm1, self.norm2 = attend, mlp, norm(), norm()
         self.pre_norm, self.dropout = pre_norm, dropout
 
     def forward(

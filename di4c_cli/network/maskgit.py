@@ -22,7 +22,7 @@ OUTER_EPS = 1e-12  # of the layer norms before and after the blocks; the blocks 
 
 
 class FusedAttention(nn.Module):
-    """Multi-head attention with the parameter names of torch's, on SDPA in training and evaluation alike."""
+    """Multi-head attention with the parameter names of torch's, by `network.attention`."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()

@@ -21,7 +21,7 @@ COUNTED_STEPS, COUNTED_SAMPLES = 4, 16
 def forward_equivalents(recipe: Recipe, teacher: Model, device: str | None = None) -> float:
     """Forward equivalents of all rounds, with backward passes, extra networks and the teacher's synthetic samples.
 
-    PyTorch's counter counts matrix products, convolutions and attention of steps on random symbols.
+    PyTorch's counter counts matrix products and convolutions of steps on random symbols; attention on a GPU only.
     """
     accelerator = make_accelerator("fp32", device, [], Path())
     small = recipe.model_copy(deep=True)

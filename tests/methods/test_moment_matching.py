@@ -117,6 +117,7 @@ def test_times_keep_the_gap_below_one_step(on_grid: bool) -> None:
     t, s = sample_times(MomentMatchingConfig(steps=[1, 8], one_share=1.0), noise)
     assert bool((t == 1).all()) and 0.35 < float((1 - s).gt(1 / 8).double().mean()) < 0.5
     t, s = sample_times(MomentMatchingConfig(steps=[2], one_share=1.0, gap_power=3.0), noise)
+    assert bool((sample_times(MomentMatchingConfig(one_share=1.0, gap_power=10.0), noise)[1] < 1).all())
     for share in (0.25, 0.5, 0.75):
         found = float((2 * (1 - s)).le(share).double().mean())
         assert found == pytest.approx(share ** (1 / 3), abs=0.02)
